@@ -71,9 +71,8 @@ class TensorSpec:
         if isinstance(self.fill, bool) or not (
             self.fill is None or isinstance(self.fill, (int, float, torch.Tensor)) or callable(self.fill)
         ):
-            raise TypeError(
-                f"TensorSpec {self.name!r}: fill must be a number, a tensor or a callable, got {type(self.fill).__name__}"
-            )
+            kind = type(self.fill).__name__
+            raise TypeError(f"TensorSpec {self.name!r}: fill must be a number, a tensor or a callable, got {kind}")
         if isinstance(self.fill, (int, float)):
             self._check_number(self.fill)
         elif isinstance(self.fill, torch.Tensor):

@@ -45,9 +45,9 @@ def decode_cases(
 class Stage:
     """One decode stage.
 
-    `specs(case)` gives the arguments of a case; `golden(t, precision=...)` the reference outputs; `launch(**t)` runs the
-    kernel on the caller's tensors and is the only public way to; `compare` has one comparator for each output and
-    in-out pool.
+    `specs(case)` gives the arguments of a case; `golden(t, precision=...)` the reference outputs; `launch(**t)` runs
+    the kernel on the caller's tensors and is the only public way to; `compare` has one comparator for each output
+    and in-out pool.
     """
 
     name: str

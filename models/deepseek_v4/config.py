@@ -1,7 +1,7 @@
 """DeepSeek-V4's sizes: one frozen record a preset.
 
-Source: `transformers` `DeepseekV4Config` and the published FLASH and PRO configurations. TINY decodes in transformers and
-is the configuration of the oracle tests.
+Source: `transformers` `DeepseekV4Config` and the published FLASH and PRO configurations. TINY decodes in
+transformers and is the configuration of the oracle tests.
 """
 
 from __future__ import annotations
