@@ -1,0 +1,28 @@
+"""From a device's name to the device."""
+
+from __future__ import annotations
+
+import re
+
+from harness.devices.base import Device, DeviceError
+
+
+def open_device(name: str) -> Device:
+    """The device `sim` or `npu:N`. Raises DeviceError naming what is unknown or missing; nothing falls back."""
+    if name == "sim":
+        return _open_sim()
+    if name == "npu" or re.fullmatch(r"npu:\d+", name):
+        from harness.devices.npu import NpuDevice
+
+        return NpuDevice(int(name.partition(":")[2] or 0))
+    raise DeviceError(f"device must be sim or npu:N, got {name!r}")
+
+
+def _open_sim() -> Device:
+    try:
+        from harness.devices.sim.device import SimDevice
+    except ImportError as error:
+        raise DeviceError(
+            f"device sim lacks a package ({error}): pip install 'npu-touchstone[sim]', then see `touchstone doctor`"
+        ) from error
+    return SimDevice()

@@ -1,0 +1,184 @@
+"""The tensors of one case: guarded, poisoned where a launch must write, watched where it must not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from decode_metadata import check_slot_mapping
+from golden.poison import poison_
+from golden.specs import ScalarSpec, Spec, TensorSpec, check_specs
+from harness.report import Failure
+
+ALIGNMENT_BYTES = 512
+"""Where tensors begin in production; Triton compiles another kernel for a pointer that is less aligned."""
+
+LARGEST_GUARD_BYTES = 64 * 1024
+
+GUARD_PATTERN = (0xFF, 0x7F)
+"""Reads as NaN in every float type, so that a kernel that reads past its argument shows it in its output too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Guarded:
+    """One tensor inside a byte buffer, `lead_bytes` of guard before it and the rest of the buffer after it."""
+
+    buffer: torch.Tensor
+    tensor: torch.Tensor
+    lead_bytes: int
+
+    @classmethod
+    def allocate(cls, spec: TensorSpec, *, device: torch.device) -> Guarded:
+        """A tensor of the spec's shape and dtype with a row of guard bytes on both sides, contents undefined."""
+        size = math.prod(spec.shape) * spec.dtype.itemsize
+        row = (spec.shape[-1] if spec.shape else 1) * spec.dtype.itemsize
+        guard = min(max(_aligned(row), ALIGNMENT_BYTES), LARGEST_GUARD_BYTES)
+        buffer = torch.empty(2 * guard + _aligned(size) + ALIGNMENT_BYTES, dtype=torch.uint8, device=device)
+        lead = guard + -(buffer.data_ptr() + guard) % ALIGNMENT_BYTES
+        guarded = cls(buffer, buffer[lead : lead + size].view(spec.dtype).view(spec.shape), lead)
+        for side in guarded._guards():
+            for phase, byte in enumerate(GUARD_PATTERN):
+                side[phase :: len(GUARD_PATTERN)] = byte
+        return guarded
+
+    def damage(self) -> tuple[str, int] | None:
+        """Where a guard byte changed: ('before', bytes before the tensor) or ('after', bytes past its end)."""
+        before, after = self._guards()
+        pattern = torch.tensor(GUARD_PATTERN, dtype=torch.uint8, device=self.buffer.device)
+        for where, side in (("before", before), ("after", after)):
+            wanted = pattern.repeat(side.numel() // len(GUARD_PATTERN) + 1)[: side.numel()]
+            changed = torch.nonzero(side != wanted).flatten()
+            if changed.numel():
+                if where == "before":
+                    return where, side.numel() - int(changed[-1])
+                return where, int(changed[0])
+        return None
+
+    def _guards(self) -> tuple[torch.Tensor, torch.Tensor]:
+        end = self.lead_bytes + self.tensor.numel() * self.tensor.element_size()
+        return self.buffer[: self.lead_bytes], self.buffer[end:]
+
+
+class Fixture:
+    """Everything one run needs of a case's specs.
+
+    `originals` maps every filled spec to its contents on the CPU and every scalar to its value: what goldens and
+    comparators see. `arguments` are what the launch gets: the same values in guarded memory on the device, outputs
+    and scratch poisoned, and no spec of role `golden`. Raises ValueError or TypeError naming the spec.
+    """
+
+    def __init__(self, specs: Sequence[Spec], *, device: torch.device) -> None:
+        check_specs(specs)
+        self.specs: dict[str, TensorSpec] = {spec.name: spec for spec in specs if isinstance(spec, TensorSpec)}
+        self.originals: dict[str, torch.Tensor | int | float] = {}
+        self._guarded: dict[str, Guarded] = {}
+        scalars = {spec.name: spec.value for spec in specs if isinstance(spec, ScalarSpec)}
+        for spec in self.specs.values():
+            if spec.fill is not None:
+                self.originals[spec.name] = spec.create()
+            if spec.role != "golden":
+                self._guarded[spec.name] = Guarded.allocate(spec, device=device)
+            if spec.role == "in":
+                self._guarded[spec.name].tensor.copy_(self._original(spec.name))
+        self.originals |= scalars
+        for spec in self.specs.values():
+            if spec.written_rows is not None:
+                check_slot_mapping(self._original(spec.written_rows), pool_rows=_flat_rows(spec))
+        tensors = {name: guarded.tensor for name, guarded in self._guarded.items()}
+        self.arguments: Mapping[str, torch.Tensor | int | float] = {
+            spec.name: scalars[spec.name] if isinstance(spec, ScalarSpec) else tensors[spec.name]
+            for spec in specs
+            if spec.name in scalars or spec.name in tensors
+        }
+        self._versions = {name: original._version for name, original in self._original_tensors()}
+        self.reset()
+
+    def reset(self) -> None:
+        """Make every written argument what it is before a launch."""
+        for name, guarded in self._guarded.items():
+            spec = self.specs[name]
+            if spec.role in ("out", "scratch"):
+                poison_(guarded.tensor)
+            elif spec.role == "inout":
+                guarded.tensor.copy_(self._original(name))
+                if spec.written_rows is not None:
+                    flat = guarded.tensor.view(_flat_rows(spec), -1)
+                    rows = self.mapped_rows(name).to(flat.device)
+                    flat.index_copy_(0, rows, poison_(flat.new_empty(rows.numel(), flat.shape[1])))
+
+    def mapped_rows(self, name: str) -> torch.Tensor:
+        """The rows (int64, CPU) of the pool `name`, seen as [rows, width], that a launch must write."""
+        mapping = self.specs[name].written_rows
+        if mapping is None:
+            raise ValueError(f"TensorSpec {name!r} has no written_rows")
+        rows = self._original(mapping).flatten().long()
+        return rows[rows >= 0]
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """What the launch left in every output and in-out pool, on the CPU and independent of the arguments."""
+        return {
+            name: guarded.tensor.detach().cpu().clone()
+            for name, guarded in self._guarded.items()
+            if self.specs[name].role in ("out", "inout")
+        }
+
+    def check(self) -> list[Failure]:
+        """What the last launch did that it must not: a guard damaged, an input overwritten."""
+        failures = []
+        for name, guarded in self._guarded.items():
+            damage = guarded.damage()
+            if damage is not None:
+                where, distance = damage
+                past = f"{distance} bytes before its start" if where == "before" else f"{distance} bytes past its end"
+                failures.append(Failure("guard", name, f"written outside the argument, {past}"))
+            if self.specs[name].role == "in":
+                first = _first_difference(guarded.tensor.cpu(), self._original(name))
+                if first is not None:
+                    was, now = self._original(name)[first].item(), guarded.tensor[first].item()
+                    reason = f"input overwritten, first at {list(first)}: was {was}, is {now}"
+                    failures.append(Failure("input", name, reason))
+        return failures
+
+    def check_originals(self) -> list[Failure]:
+        """Which inputs a golden wrote to, which no golden may."""
+        return [
+            Failure("golden", name, "the golden writes this input in place")
+            for name, original in self._original_tensors()
+            if original._version != self._versions[name]
+        ]
+
+    def _original(self, name: str) -> torch.Tensor:
+        original = self.originals[name]
+        assert isinstance(original, torch.Tensor)
+        return original
+
+    def _original_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        return [(name, value) for name, value in self.originals.items() if isinstance(value, torch.Tensor)]
+
+
+def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two contiguous tensors of one dtype hold the same bytes (NaN equals NaN, 0.0 differs from -0.0)."""
+    return torch.equal(_bytes(left), _bytes(right))
+
+
+def _first_difference(actual: torch.Tensor, expected: torch.Tensor) -> tuple[int, ...] | None:
+    if same_bits(actual, expected):
+        return None
+    width = actual.element_size()
+    element = int(torch.nonzero(_bytes(actual) != _bytes(expected))[0]) // width
+    return tuple(int(index) for index in torch.unravel_index(torch.tensor(element), actual.shape))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _flat_rows(spec: TensorSpec) -> int:
+    return math.prod(spec.shape[:-1])
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,0 +1,109 @@
+"""What one run found: every verdict, every failure, and the command that shows it again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from golden.verdict import Verdict
+from harness.case import Case
+
+FailureKind = Literal[
+    "specs", "golden", "launch", "violation", "guard", "input", "repeat", "output", "comparator", "device"
+]
+"""What went wrong: the first two before the launch, `output` a verdict that did not pass, the others by name."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One reason why a run failed. `where` names the argument, output, kernel or step; `details` is a traceback."""
+
+    kind: FailureKind
+    where: str
+    reason: str
+    details: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.where}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall time by step. `kernel` is the quickest repetition, so that compilation shows in `first_launch` alone."""
+
+    fixture: float = 0.0
+    golden: float = 0.0
+    first_launch: float = 0.0
+    kernel: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """All verdicts of one run of a stage on a case.
+
+    `quantisation_error` is the relative L2 distance of golden `exact` from golden `device` by output, reported and
+    never judged. `command` runs the same case again.
+    """
+
+    stage: str
+    case: Case
+    device: str
+    command: str
+    verdicts: tuple[Verdict, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    warnings: tuple[str, ...] = ()
+    quantisation_error: Mapping[str, float] = field(default_factory=dict)
+    repetitions: int = 0
+    seconds: Seconds = Seconds()
+
+    @property
+    def all_failures(self) -> tuple[Failure, ...]:
+        """`failures` and the verdicts that did not pass."""
+        judged = tuple(
+            Failure("output", verdict.output, f"{verdict.reason} ({verdict.rule})")
+            for verdict in self.verdicts
+            if not verdict.passed
+        )
+        return self.failures + judged
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was judged and nothing failed."""
+        return bool(self.verdicts) and not self.all_failures
+
+    def to_json(self) -> dict[str, Any]:
+        """The report in JSON's types, keys as in this class. A figure that is no number is null."""
+        return {
+            "stage": self.stage,
+            "case": self.case.id,
+            "model": self.case.model.name,
+            "batch": self.case.batch,
+            "seq": self.case.seq,
+            "starts": list(self.case.starts),
+            "seed": self.case.seed,
+            "device": self.device,
+            "passed": self.passed,
+            "command": self.command,
+            "failures": [asdict(failure) for failure in self.all_failures],
+            "warnings": list(self.warnings),
+            "verdicts": [
+                {
+                    "output": verdict.output,
+                    "passed": verdict.passed,
+                    "rule": verdict.rule,
+                    "reason": verdict.reason,
+                    "figures": _finite(verdict.figures),
+                    "first_bad": None if verdict.first_bad is None else list(verdict.first_bad),
+                }
+                for verdict in self.verdicts
+            ],
+            "quantisation_error": _finite(self.quantisation_error),
+            "repetitions": self.repetitions,
+            "seconds": asdict(self.seconds),
+        }
+
+
+def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}

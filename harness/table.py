@@ -1,0 +1,78 @@
+"""Reports in a terminal: one row a stage and case, and under it what failed and how to see it again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Literal, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from golden.verdict import Verdict
+from harness.report import Report
+
+PLAIN_WIDTH = 160
+"""Columns where output goes to a file or a pipe, so that no case id or reason is broken."""
+
+HEADINGS: tuple[tuple[str, Literal["left", "right"]], ...] = (
+    ("stage", "left"), ("case", "left"), ("verdict", "left"), ("worst figure", "left"), ("quantisation error", "right"),
+    ("fixture s", "right"), ("golden s", "right"), ("first launch s", "right"), ("kernel s", "right"),
+)  # fmt: skip
+
+
+def console_for(file: TextIO | None = None) -> Console:
+    """A console on `file` (standard output): as wide as the terminal, or PLAIN_WIDTH where there is none."""
+    file = file or sys.stdout
+    return Console(file=file, width=None if file.isatty() else PLAIN_WIDTH, highlight=False)
+
+
+def print_reports(reports: Sequence[Report], *, console: Console) -> None:
+    """Print the table, then every failure and warning with its command, then a line that counts."""
+    table = Table(box=None, pad_edge=False)
+    for heading, justify in HEADINGS:
+        table.add_column(heading, justify=justify, overflow="fold")
+    for report in reports:
+        table.add_row(*_row(report))
+    console.print(table)
+    for report in reports:
+        _print_findings(report, console=console)
+    passed = sum(report.passed for report in reports)
+    console.print(Text(f"{passed} of {len(reports)} passed", style="green" if passed == len(reports) else "red"))
+
+
+def _row(report: Report) -> tuple[str | Text, ...]:
+    verdict = Text("passed", style="green") if report.passed else Text("FAILED", style="bold red")
+    seconds = report.seconds
+    times = (seconds.fixture, seconds.golden, seconds.first_launch, seconds.kernel)
+    error = max(report.quantisation_error.values(), default=None)
+    return (
+        report.stage,
+        report.case.id,
+        verdict,
+        worst_figure(report.verdicts),
+        "" if error is None else f"{error:.2%}",
+        *(f"{time:.3f}" for time in times),
+    )
+
+
+def worst_figure(verdicts: Sequence[Verdict]) -> str:
+    """The output that came nearest to its threshold (1.0 is at it), or the largest figure where none says."""
+    rated = [(verdict.figures["worst"], verdict) for verdict in verdicts if "worst" in verdict.figures]
+    if not rated:
+        return ""
+    worst, verdict = max(rated, key=lambda pair: pair[0])
+    return f"{verdict.output} {worst:.2g} of {verdict.rule}"
+
+
+def _print_findings(report: Report, *, console: Console) -> None:
+    if not report.all_failures and not report.warnings:
+        return
+    console.print(Text(f"{report.stage} {report.case.id}", style="bold"))
+    for failure in report.all_failures:
+        console.print(Text(f"  {failure}", style="red"))
+    for warning in report.warnings:
+        console.print(Text(f"  warning {warning}", style="yellow"))
+    if not report.passed:
+        console.print(Text(f"  again: {report.command}"), soft_wrap=True)
