@@ -60,7 +60,7 @@ def int8_matmul(x_codes: torch.Tensor, w_codes: torch.Tensor) -> torch.Tensor:
             f"x_codes [..., k] and w_codes [out, k] must share k, got {tuple(x_codes.shape)} and {tuple(w_codes.shape)}"
         )
     x = x_codes.to(torch.float64)
-    parts = [x @ channels.to(torch.float64).T for channels in w_codes.split(_CHANNELS)]
+    parts = [x @ channels.to(torch.float64).T for channels in torch.split(w_codes, _CHANNELS)]
     return torch.cat(parts, dim=-1)
 
 

@@ -25,18 +25,17 @@ _POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
 
 def poison_(tensor: torch.Tensor) -> torch.Tensor:
     """Fill `tensor` in place with its dtype's poison and return it. Raises ValueError for a dtype that has none."""
-    bits_dtype, bits = _poison(tensor.dtype)
+    if tensor.dtype not in _POISON:
+        raise ValueError(f"no poison is defined for dtype {tensor.dtype}")
+    bits_dtype, bits = _POISON[tensor.dtype]
     tensor.view(bits_dtype).fill_(bits)
     return tensor
 
 
 def is_poisoned(tensor: torch.Tensor) -> torch.Tensor:
-    """bool, the shape of `tensor`: where an element still has its poison's exact bits. Any strides."""
-    bits_dtype, bits = _poison(tensor.dtype)
+    """bool, the shape of `tensor`: where an element has its poison's exact bits. Any strides; a dtype without poison
+    (bool, uint8) is nowhere poisoned."""
+    if tensor.dtype not in _POISON:
+        return torch.zeros(tensor.shape, dtype=torch.bool, device=tensor.device)
+    bits_dtype, bits = _POISON[tensor.dtype]
     return tensor.view(bits_dtype) == bits
-
-
-def _poison(dtype: torch.dtype) -> tuple[torch.dtype, int]:
-    if dtype not in _POISON:
-        raise ValueError(f"no poison is defined for dtype {dtype}")
-    return _POISON[dtype]
