@@ -86,7 +86,8 @@ class Fixture:
         self.originals |= scalars
         for spec in self.specs.values():
             if spec.written_rows is not None:
-                check_slot_mapping(self._original(spec.written_rows), pool_rows=_flat_rows(spec))
+                mapping = self._original(spec.written_rows)
+                check_slot_mapping(mapping, pool_rows=_flat_rows(spec), name=spec.written_rows)
         tensors = {name: guarded.tensor for name, guarded in self._guarded.items()}
         self.arguments: Mapping[str, torch.Tensor | int | float] = {
             spec.name: scalars[spec.name] if isinstance(spec, ScalarSpec) else tensors[spec.name]

@@ -16,9 +16,11 @@ from harness.report import Report
 PLAIN_WIDTH = 160
 """Columns where output goes to a file or a pipe, so that no case id or reason is broken."""
 
+SHOWN_FIGURES = ("max_error", "outside", "scale")
+
 HEADINGS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("stage", "left"), ("case", "left"), ("verdict", "left"), ("worst figure", "left"), ("quantisation error", "right"),
-    ("fixture s", "right"), ("golden s", "right"), ("first launch s", "right"), ("kernel s", "right"),
+    ("fixture s", "right"), ("golden s", "right"), ("kernel s", "right"),
 )  # fmt: skip
 
 
@@ -45,7 +47,7 @@ def print_reports(reports: Sequence[Report], *, console: Console) -> None:
 def _row(report: Report) -> tuple[str | Text, ...]:
     verdict = Text("passed", style="green") if report.passed else Text("FAILED", style="bold red")
     seconds = report.seconds
-    times = (seconds.fixture, seconds.golden, seconds.first_launch, seconds.kernel)
+    times = (seconds.fixture, seconds.golden, seconds.kernel)
     error = max(report.quantisation_error.values(), default=None)
     return (
         report.stage,
@@ -58,12 +60,19 @@ def _row(report: Report) -> tuple[str | Text, ...]:
 
 
 def worst_figure(verdicts: Sequence[Verdict]) -> str:
-    """The output that came nearest to its threshold (1.0 is at it), or the largest figure where none says."""
-    rated = [(verdict.figures["worst"], verdict) for verdict in verdicts if "worst" in verdict.figures]
-    if not rated:
+    """The figures and the rule of the output that is nearest to failing: a failed one, else the largest share outside
+    its tolerance, else the largest error for the output's size."""
+    if not verdicts:
         return ""
-    worst, verdict = max(rated, key=lambda pair: pair[0])
-    return f"{verdict.output} {worst:.2g} of {verdict.rule}"
+    worst = max(verdicts, key=_badness)
+    figures = [f"{name} {worst.figures[name]:.3g}" for name in SHOWN_FIGURES if name in worst.figures]
+    return f"{worst.output}: {', '.join(figures)} by {worst.rule}" if figures else f"{worst.output}: {worst.rule}"
+
+
+def _badness(verdict: Verdict) -> tuple[bool, float, float]:
+    figures = verdict.figures
+    error = figures.get("max_error", 0.0) / (figures.get("rms", 1.0) or 1.0)
+    return not verdict.passed, figures.get("outside", 0.0), error
 
 
 def _print_findings(report: Report, *, console: Console) -> None:
@@ -71,8 +80,8 @@ def _print_findings(report: Report, *, console: Console) -> None:
         return
     console.print(Text(f"{report.stage} {report.case.id}", style="bold"))
     for failure in report.all_failures:
-        console.print(Text(f"  {failure}", style="red"))
+        console.print(Text(f"  {failure}", style="red"), soft_wrap=True)
     for warning in report.warnings:
-        console.print(Text(f"  warning {warning}", style="yellow"))
+        console.print(Text(f"  warning {warning}", style="yellow"), soft_wrap=True)
     if not report.passed:
         console.print(Text(f"  again: {report.command}"), soft_wrap=True)
