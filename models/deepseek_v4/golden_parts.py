@@ -1,0 +1,40 @@
+"""What several goldens share: the rotation of a head's tail, a W8A8 product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from golden.arithmetic import int8_matmul
+from golden.rope import angles, rotate_pairs
+from harness.stage import Precision
+
+
+def token_rotation(t: Mapping[str, Any], *, precision: Precision) -> tuple[Tensor, Tensor]:
+    """cos and sin, fp32 [tokens, rope_dim / 2], at each token's own position: unrounded where `exact`."""
+    positions = t["position_ids"].long()
+    if precision == "exact":
+        turned = angles(positions, t["inv_freq"])
+        return turned.cos(), turned.sin()
+    return t["rope_cos"][positions].float(), t["rope_sin"][positions].float()
+
+
+def rotate_tail(x: Tensor, cos: Tensor, sin: Tensor, *, inverse: bool = False) -> Tensor:
+    """Rotate the last lanes of fp32 [tokens, ..., width], as many as `cos` and `sin` [tokens, n] have pairs for."""
+    between = (1,) * (x.dim() - 2)
+    cos, sin = (table.view(len(table), *between, -1) for table in (cos, sin))
+    kept = x.shape[-1] - 2 * cos.shape[-1]
+    return torch.cat((x[..., :kept], rotate_pairs(x[..., kept:], cos, sin, inverse=inverse)), dim=-1)
+
+
+def int8_linear(codes: Tensor, scale: Tensor, w: Tensor, w_scale: Tensor) -> Tensor:
+    """int8 [tokens, in] and [out, in] to fp32 [tokens, out]: the integer times the row's, then the channel's scale."""
+    return int8_matmul(codes, w).float() * scale * w_scale
+
+
+def dequantized(w: Tensor, w_scale: Tensor) -> Tensor:
+    """The fp32 weight that int8 [out, in] codes stand for."""
+    return w.float() * w_scale[:, None]

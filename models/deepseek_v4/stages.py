@@ -1,0 +1,21 @@
+"""The decode stages of DeepSeek-V4 and its models, as the command line finds them."""
+
+from __future__ import annotations
+
+from harness.stage import Stage
+from models.deepseek_v4 import (
+    embed,
+    kv_write,
+    output_proj,
+    qkv_proj_rope,
+    rms_norm,
+    sparse_attention_swa,
+    swa_core,
+)
+from models.deepseek_v4.config import MODELS
+
+__all__ = ["MODELS", "STAGES"]
+
+STAGES: tuple[Stage, ...] = tuple(
+    module.STAGE for module in (rms_norm, embed, qkv_proj_rope, kv_write, sparse_attention_swa, output_proj, swa_core)
+)
