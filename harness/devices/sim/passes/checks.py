@@ -1,0 +1,213 @@
+"""Range checks: every access to an argument is inside it, or reported and skipped.
+
+Runs on the adapter's own IR, before anything moves: what is checked is what an NPU would touch. A mask that the
+adapter turned into a slice is honoured, since the slice is what is checked; a masked lane that the adapter loads all
+the same is an access like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mlir import ir
+from mlir.dialects import arith, func, memref, scf
+
+from harness.devices.sim.passes.storage import element_bytes
+from harness.devices.sim.passes.supported import ATOMIC_ATTRIBUTE
+from harness.devices.sim.passes.traversal import operations, source_position, source_positions, uses
+
+CHECK_FUNCTION = "__touchstone_check"
+_VIEWS = ("memref.reinterpret_cast", "memref.subview", "memref.cast", "memref.collapse_shape", "memref.expand_shape")
+LEADING_ARGUMENTS = 2
+"""The adapter puts a lock and a workspace before the author's arguments."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One access in the kernel's source. `argument` counts the author's arguments from 0; `widened` marks a load that
+    the adapter made larger than the author's mask."""
+
+    kind: str
+    argument: int
+    file: str
+    line: int
+    column: int
+    widened: bool = False
+
+
+class _Checker:
+    def __init__(self, kernel: Any, context: Any) -> None:
+        self.context = context
+        self.sites: list[Site] = []
+        self.unknown: list[str] = []
+        self.index = ir.IndexType.get()
+        self.roots: list[tuple[Any, int]] = [
+            (argument, number - LEADING_ARGUMENTS)
+            for number, argument in enumerate(kernel.arguments)
+            if number >= LEADING_ARGUMENTS and isinstance(argument.type, ir.MemRefType)
+        ]
+
+    def root(self, value: Any) -> tuple[Any, int] | None:
+        """The argument that a memref is a view of, and its number; None for a local buffer."""
+        while isinstance(value.owner, ir.Operation | ir.OpView) and value.owner.name in _VIEWS:
+            value = value.owner.operands[0]
+        for argument, number in self.roots:
+            if value == argument:
+                return argument, number
+        return None
+
+    def constant(self, value: int) -> Any:
+        return arith.constant(self.index, ir.IntegerAttr.get(self.index, value))
+
+    def guard(self, view: Any, indices: list[Any], kind: str, op: Any, *, widened: bool = False) -> tuple[Any, Any]:
+        """(whether the access may go ahead, extent of the argument); emitted at the current insertion point."""
+        argument, number = self.root(view)  # type: ignore[misc]
+        shaped = ir.MemRefType(view.type)
+        rank = shaped.rank
+        metadata = memref.extract_strided_metadata(view)
+        offset = metadata[1]
+        sizes, strides = list(metadata)[2 : 2 + rank], list(metadata)[2 + rank :]
+        zero, one = self.constant(0), self.constant(1)
+        low = high = offset
+        count = one
+        if indices:
+            for index, stride in zip(indices, strides, strict=True):
+                low = arith.addi(low, arith.muli(index, stride))
+            high = low
+        else:
+            for size, stride in zip(sizes, strides, strict=True):
+                span = arith.muli(arith.subi(size, one), stride)
+                low = arith.addi(low, arith.minsi(span, zero))
+                high = arith.addi(high, arith.maxsi(span, zero))
+                count = arith.muli(count, arith.maxsi(size, zero))
+        extent = memref.dim(argument, zero)
+        position = source_position(op.location) or ("unknown", 0, 0)
+        site = Site(kind, number, *position, widened=widened)
+        i32 = ir.IntegerType.get_signless(32)
+        arguments = [
+            self.context,
+            arith.constant(i32, ir.IntegerAttr.get(i32, len(self.sites))),
+            arith.constant(i32, ir.IntegerAttr.get(i32, 2 * number + (kind != "load"))),
+            low,
+            high,
+            extent,
+            arith.muli(count, self.constant(element_bytes(shaped.element_type))),
+        ]
+        self.sites.append(site)
+        call = func.CallOp([ir.IntegerType.get_signless(1)], CHECK_FUNCTION, arguments)
+        return call.results[0], extent
+
+    def copy(self, op: Any) -> None:
+        source, target = op.operands
+        read, written = self.root(source), self.root(target)
+        if not read and not written:
+            return
+        with ir.InsertionPoint(op), op.location:
+            allowed = extent = None
+            if read:
+                allowed, extent = self.guard(source, [], "load", op, widened=_selected_at_once(op))
+            if written:
+                stored, _ = self.guard(target, [], "store", op)
+                allowed = arith.andi(allowed, stored) if read else stored
+            partial = bool(read) and not written
+            branch = scf.IfOp(allowed, has_else=partial)
+            with ir.InsertionPoint(branch.then_block):
+                scf.YieldOp([])
+            if partial:
+                with ir.InsertionPoint(branch.else_block):
+                    self.copy_inside(source, target, extent)
+                    scf.YieldOp([])
+        op.move_before(branch.then_block.operations[0])
+
+    def copy_inside(self, source: Any, target: Any, extent: Any) -> None:
+        """Copy the elements that lie inside the argument and put zeros in place of the others."""
+        rank = ir.MemRefType(source.type).rank
+        metadata = memref.extract_strided_metadata(source)
+        sizes, strides = list(metadata)[2 : 2 + rank], list(metadata)[2 + rank :]
+        zero, one = self.constant(0), self.constant(1)
+        element = ir.MemRefType(source.type).element_type
+        loops, indices, position = [], [], metadata[1]
+        points: list[Any] = []
+        for size, stride in zip(sizes, strides, strict=True):
+            loop = scf.ForOp(zero, size, one)
+            loops.append(loop)
+            point = ir.InsertionPoint(loop.body)
+            point.__enter__()
+            points.append(point)
+            indices.append(loop.induction_variable)
+            position = arith.addi(position, arith.muli(loop.induction_variable, stride))
+        inside = arith.andi(
+            arith.cmpi(arith.CmpIPredicate.sge, position, zero), arith.cmpi(arith.CmpIPredicate.slt, position, extent)
+        )
+        branch = scf.IfOp(inside, [element], has_else=True)
+        with ir.InsertionPoint(branch.then_block):
+            scf.YieldOp([memref.load(source, indices)])
+        with ir.InsertionPoint(branch.else_block):
+            scf.YieldOp([_zero(element)])
+        memref.store(branch.results[0], target, indices)
+        for point in reversed(points):
+            scf.YieldOp([])
+            point.__exit__(None, None, None)
+
+    def load(self, op: Any) -> None:
+        if not self.root(op.operands[0]):
+            return
+        with ir.InsertionPoint(op), op.location:
+            allowed, _ = self.guard(op.operands[0], list(op.operands)[1:], "load", op)
+            element = op.results[0].type
+            branch = scf.IfOp(allowed, [element], has_else=True)
+            op.results[0].replace_all_uses_with(branch.results[0])
+            with ir.InsertionPoint(branch.else_block):
+                scf.YieldOp([_zero(element)])
+            with ir.InsertionPoint(branch.then_block):
+                end = scf.YieldOp([op.results[0]])
+        op.move_before(end)
+
+    def store(self, op: Any, view: Any, indices: list[Any], kind: str) -> None:
+        if not self.root(view):
+            return
+        with ir.InsertionPoint(op), op.location:
+            allowed, _ = self.guard(view, indices, kind, op)
+            branch = scf.IfOp(allowed)
+            with ir.InsertionPoint(branch.then_block):
+                end = scf.YieldOp([])
+        op.move_before(end)
+
+
+def _zero(element: Any) -> Any:
+    if isinstance(element, ir.IntegerType):
+        return arith.constant(element, ir.IntegerAttr.get(element, 0))
+    return arith.constant(element, ir.FloatAttr.get(element, 0.0))
+
+
+def _selected_at_once(copy: Any) -> bool:
+    """Whether the loaded tile goes into a select that has the load's own position: the adapter's way with a mask that
+    is no plain range, loading all of it and choosing afterwards."""
+    here = source_position(copy.location)
+    return any(
+        consumer.name == "arith.select" and here in source_positions(consumer.location)
+        for user, _ in uses(copy.operands[1])
+        if user.name == "bufferization.to_tensor"
+        for consumer, _ in uses(user.results[0])
+    )
+
+
+def insert_checks(kernel: Any, context: Any) -> list[Site]:
+    """Guard every access of `kernel` to its arguments; `context` is its pointer to the launch's records. Returns the
+    sites by number."""
+    checker = _Checker(kernel, context)
+    for op in operations(kernel):
+        name = op.name
+        if name == "memref.copy":
+            checker.copy(op)
+        elif name == "memref.load":
+            checker.load(op)
+        elif name == "memref.store":
+            checker.store(op, op.operands[1], list(op.operands)[2:], "store")
+        elif name == "bufferization.materialize_in_destination" and not op.results:
+            checker.store(op, op.operands[1], [], "store")
+        elif name.startswith("linalg.") and not op.results and op.operands:
+            kind = "atomic" if ATOMIC_ATTRIBUTE in op.attributes else "store"
+            checker.store(op, op.operands[len(op.operands) - 1], [], kind)
+    return checker.sites

@@ -1,0 +1,194 @@
+"""Matrix products as loops that LLVM makes vector code of.
+
+Accumulation is in fp32 (int32 for int8), its order left to LLVM: a cube unit's is not the program's either. Rows of the
+left operand are taken eight at a time, so that each element of the right one is converted once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mlir import ir
+from mlir.dialects import arith, linalg, memref, scf
+
+from harness.devices.sim.errors import UnsupportedError
+from harness.devices.sim.passes.traversal import describe_position, operations, replace
+
+_ROWS = 8
+_DEPTH = 8
+_TRANSPOSED_RIGHT = """[affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>,
+affine_map<(m, n, k) -> (m, n)>]"""
+
+
+def fold_transposes(module: Any) -> None:
+    """Let a product read its transposed right operand as it lies: [N, K] weights are never copied."""
+    for op in operations(module, "linalg.matmul"):
+        producer = op.operands[1].owner
+        if not isinstance(producer, ir.Block) and producer.name == "linalg.transpose":
+            op.operands[1] = producer.operands[0]
+            op.attributes["indexing_maps"] = ir.Attribute.parse(_TRANSPOSED_RIGHT)
+
+
+def _right_is_transposed(op: Any) -> bool:
+    if "indexing_maps" not in op.attributes:
+        return False
+    return bool(op.attributes["indexing_maps"] == ir.Attribute.parse(_TRANSPOSED_RIGHT))
+
+
+class _Product:
+    """Emits the loops of one product [M, K] x [K, N] (or [N, K] transposed) added to [M, N]."""
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.left, self.right, self.out = op.operands
+        self.rows, self.depth = ir.MemRefType(self.left.type).shape
+        self.columns = ir.MemRefType(self.out.type).shape[1]
+        self.element = ir.MemRefType(self.out.type).element_type
+        self.index = ir.IndexType.get()
+        self.fast = ir.Attribute.parse("#arith.fastmath<reassoc,contract>")
+
+    def constant(self, value: int) -> Any:
+        return arith.constant(self.index, ir.IntegerAttr.get(self.index, value))
+
+    def wide(self, value: Any) -> Any:
+        """`value` in the accumulator's type."""
+        if value.type == self.element:
+            return value
+        if isinstance(self.element, ir.IntegerType):
+            return arith.extsi(self.element, value)
+        return arith.extf(self.element, value)
+
+    def multiply_add(self, total: Any, a: Any, b: Any) -> Any:
+        if isinstance(self.element, ir.IntegerType):
+            return arith.addi(total, arith.muli(a, b))
+        return arith.addf(total, arith.mulf(a, b, fastmath=self.fast), fastmath=self.fast)
+
+    def loop(self, size: int, step: int, body: Callable[..., Sequence[Any]], initial: Sequence[Any] = ()) -> Any:
+        loop = scf.ForOp(self.constant(0), self.constant(size), self.constant(step), list(initial))
+        with ir.InsertionPoint(loop.body):
+            scf.YieldOp(list(body(loop.induction_variable, *loop.inner_iter_args)))
+        return loop
+
+    def widened(self, source: Any, rows: int, columns: int) -> Any:
+        """A copy of `source` in the accumulator's type."""
+        if ir.MemRefType(source.type).element_type == self.element:
+            return source
+        wide = memref.AllocOp(ir.MemRefType.get([rows, columns], self.element), [], []).result
+
+        def row(i: Any) -> Sequence[Any]:
+            def element(j: Any) -> Sequence[Any]:
+                memref.store(self.wide(memref.load(source, [i, j])), wide, [i, j])
+                return ()
+
+            self.loop(columns, 1, element)
+            return ()
+
+        self.loop(rows, 1, row)
+        return wide
+
+    def right_transposed(self) -> None:
+        left = self.widened(self.left, self.rows, self.depth)
+        count = _ROWS if self.rows % _ROWS == 0 else 1
+        zero = arith.constant(self.element, _zero_attribute(self.element))
+
+        def block(m: Any) -> Sequence[Any]:
+            lines = [arith.addi(m, self.constant(r)) for r in range(count)]
+
+            def column(n: Any) -> Sequence[Any]:
+                def step(k: Any, *totals: Any) -> Sequence[Any]:
+                    b = self.wide(memref.load(self.right, [n, k]))
+                    return [
+                        self.multiply_add(total, memref.load(left, [line, k]), b)
+                        for total, line in zip(totals, lines, strict=True)
+                    ]
+
+                totals = self.loop(self.depth, 1, step, [zero] * count).results
+                for total, line in zip(totals, lines, strict=True):
+                    self.add(total, line, n)
+                return ()
+
+            self.loop(self.columns, 1, column)
+            return ()
+
+        self.loop(self.rows, count, block)
+
+    def right_plain(self) -> None:
+        right = self.widened(self.right, self.depth, self.columns) if self.rows > 1 else self.right
+        count = _DEPTH if self.depth % _DEPTH == 0 else 1
+
+        def row(m: Any) -> Sequence[Any]:
+            def block(k: Any) -> Sequence[Any]:
+                lines = [arith.addi(k, self.constant(r)) for r in range(count)]
+                factors = [self.wide(memref.load(self.left, [m, line])) for line in lines]
+
+                def column(n: Any) -> Sequence[Any]:
+                    total = memref.load(self.out, [m, n])
+                    for factor, line in zip(factors, lines, strict=True):
+                        total = self.multiply_add(total, factor, self.wide(memref.load(right, [line, n])))
+                    memref.store(total, self.out, [m, n])
+                    return ()
+
+                self.loop(self.columns, 1, column)
+                return ()
+
+            self.loop(self.depth, count, block)
+            return ()
+
+        self.loop(self.rows, 1, row)
+
+    def add(self, total: Any, m: Any, n: Any) -> None:
+        before = memref.load(self.out, [m, n])
+        add = arith.addi if isinstance(self.element, ir.IntegerType) else arith.addf
+        memref.store(add(before, total), self.out, [m, n])
+
+
+def _zero_attribute(element: Any) -> Any:
+    if isinstance(element, ir.IntegerType):
+        return ir.IntegerAttr.get(element, 0)
+    return ir.FloatAttr.get(element, 0.0)
+
+
+def lower_products(module: Any) -> None:
+    """Turn each bufferised `linalg.matmul` into loops. Raises UnsupportedError for types no cube unit multiplies."""
+    for op in operations(module, "linalg.matmul"):
+        product = _Product(op)
+        types = tuple(str(ir.MemRefType(operand.type).element_type) for operand in op.operands)
+        accepted = ("f32" in types[2:] and types[0] in ("bf16", "f16", "f32")) or types == ("i8", "i8", "i32")
+        if types[0] != types[1] or not accepted:
+            raise UnsupportedError(
+                f"{describe_position(op.location)}: the simulator does not support a dot of "
+                f"{types[0]} and {types[1]} into {types[2]}"
+            )
+        with ir.InsertionPoint(op), op.location:
+            if _right_is_transposed(op):
+                product.right_transposed()
+            else:
+                product.right_plain()
+        op.erase()
+
+
+def transposes_to_generic(module: Any) -> None:
+    """Let the remaining transposes be fused like any elementwise operation."""
+    for op in operations(module, "linalg.transpose"):
+        permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+        rank = len(permutation)
+        dims = [ir.AffineDimExpr.get(d) for d in range(rank)]
+        inverse = [permutation.index(d) for d in range(rank)]
+        maps = [ir.AffineMap.get(rank, 0, [dims[inverse[d]] for d in range(rank)]), ir.AffineMap.get_identity(rank)]
+        source, target = op.operands
+        parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
+        with ir.InsertionPoint(op), op.location:
+            generic = linalg.GenericOp(
+                [op.results[0].type],
+                [source],
+                [target],
+                ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
+                ir.ArrayAttr.get([parallel] * rank),
+            )
+            block = generic.regions[0].blocks.append(
+                ir.ShapedType(source.type).element_type, ir.ShapedType(target.type).element_type
+            )
+            with ir.InsertionPoint(block):
+                linalg.YieldOp([block.arguments[0]])
+        replace(op, generic.results[0])

@@ -1,0 +1,75 @@
+"""Bring reductions and broadcasts into the one form that elementwise fusion joins: `linalg.generic`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mlir import ir
+from mlir.dialects import linalg
+
+from harness.devices.sim.passes.traversal import operations, replace, uses
+
+
+def _maps(rank: int, kept: Sequence[Sequence[int]]) -> ir.ArrayAttr:
+    dims = [ir.AffineDimExpr.get(d) for d in range(rank)]
+    return ir.ArrayAttr.get([ir.AffineMapAttr.get(ir.AffineMap.get(rank, 0, [dims[d] for d in keep])) for keep in kept])
+
+
+def _iterators(rank: int, reduced: Sequence[int]) -> ir.ArrayAttr:
+    kinds = ["reduction" if d in reduced else "parallel" for d in range(rank)]
+    return ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds])
+
+
+def _dimensions(op: Any) -> list[int]:
+    return list(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+
+
+def _rank(value: Any) -> int:
+    return int(ir.ShapedType(value.type).rank)
+
+
+def reductions_to_generic(module: Any) -> None:
+    """Turn each `linalg.reduce` into a generic whose sums may be reassociated, so that LLVM makes them vector sums.
+
+    The order of a sum is no part of Triton's semantics; maxima and minima keep their treatment of NaN.
+    """
+    for op in operations(module, "linalg.reduce"):
+        reduced = _dimensions(op)
+        count = len(op.results)
+        inputs, outputs = list(op.operands)[:count], list(op.operands)[count:]
+        rank = _rank(inputs[0])
+        every = list(range(rank))
+        kept = [d for d in every if d not in reduced]
+        for inner in operations(op, "arith.addf", "arith.mulf"):
+            inner.attributes["fastmath"] = ir.Attribute.parse("#arith.fastmath<reassoc>")
+        with ir.InsertionPoint(op), op.location:
+            generic = linalg.GenericOp(
+                [result.type for result in op.results],
+                inputs,
+                outputs,
+                _maps(rank, [every] * count + [kept] * count),
+                _iterators(rank, reduced),
+            )
+        op.regions[0].blocks[0].append_to(generic.regions[0])
+        replace(op, *generic.results)
+
+
+def broadcasts_to_generic(module: Any) -> None:
+    """Give each use of a `linalg.broadcast` its own generic: fusion then joins every one into its consumer."""
+    for op in operations(module, "linalg.broadcast"):
+        added = _dimensions(op)
+        source, target = op.operands
+        every = list(range(_rank(target)))
+        kept = [d for d in every if d not in added]
+        element = ir.ShapedType(target.type).element_type
+        for user, number in uses(op.results[0]):
+            with ir.InsertionPoint(user), op.location:
+                generic = linalg.GenericOp(
+                    [target.type], [source], [target], _maps(len(every), [kept, every]), _iterators(len(every), ())
+                )
+                block = generic.regions[0].blocks.append(element, element)
+                with ir.InsertionPoint(block):
+                    linalg.YieldOp([block.arguments[0]])
+            user.operands[number] = generic.results[0]
+        op.erase()

@@ -1,0 +1,59 @@
+"""Refuse, by name and line, what no later pass knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.devices.sim.errors import UnsupportedError
+from harness.devices.sim.passes.traversal import describe_position, operations
+
+_ARITH = """addf addi andi bitcast ceildivsi ceildivui cmpf cmpi constant divf divsi divui extf extsi extui floordivsi
+fptosi fptoui index_cast index_castui maximumf maxnumf maxsi maxui minimumf minnumf minsi minui mulf muli negf ori remf
+remsi remui select shli shrsi shrui sitofp subf subi truncf trunci uitofp xori"""
+_MATH = """absf absi atan ceil cos erf exp exp2 floor fma log log1p log2 powf round roundeven rsqrt sin sqrt tan tanh
+trunc"""
+_LINALG = "broadcast copy fill generic index matmul reduce transpose yield"
+_MEMREF = "alloc cast collapse_shape copy dim expand_shape load reinterpret_cast store subview"
+_TENSOR = "collapse_shape empty expand_shape extract extract_slice insert insert_slice"
+_SCF = "condition for if while yield"
+_BUFFERIZATION = "alloc_tensor materialize_in_destination to_memref to_tensor"
+
+KNOWN = frozenset(
+    f"{dialect}.{name}"
+    for dialect, names in (
+        ("arith", _ARITH),
+        ("math", _MATH),
+        ("linalg", _LINALG),
+        ("memref", _MEMREF),
+        ("tensor", _TENSOR),
+        ("scf", _SCF),
+        ("bufferization", _BUFFERIZATION),
+        ("builtin", "module"),
+        ("func", "func return"),
+        ("annotation", "mark"),
+    )
+    for name in names.split()
+)
+
+ATOMIC_ATTRIBUTE = "GenericAtomicRMW"
+SUPPORTED_ATOMICS = frozenset({"add", "fadd", "and", "or", "xor", "max", "min", "umax", "umin"})
+
+
+def refuse_unsupported(module: Any) -> None:
+    """Raise UnsupportedError naming the first operation that no pass knows, with the kernel's line."""
+    for op in operations(module):
+        name = op.name
+        if name == "func.func" and not op.regions[0].blocks:
+            continue
+        if name in ("func.call", "call"):
+            raise _unsupported(f"a call of {op.attributes['callee']}", op)
+        if name not in KNOWN:
+            raise _unsupported(f"the operation '{name}'", op)
+        if ATOMIC_ATTRIBUTE in op.attributes:
+            kind = str(op.attributes[ATOMIC_ATTRIBUTE]).strip('"')
+            if kind not in SUPPORTED_ATOMICS:
+                raise _unsupported(f"the atomic '{kind}'", op)
+
+
+def _unsupported(what: str, op: Any) -> UnsupportedError:
+    return UnsupportedError(f"{describe_position(op.location)}: the simulator does not support {what} yet")
