@@ -12,7 +12,7 @@ from harness.devices.sim import runtime
 from harness.devices.sim.errors import CompilerError
 from harness.devices.sim.passes.carried import carry_in_place
 from harness.devices.sim.passes.checks import CHECK_FUNCTION, LEADING_ARGUMENTS, insert_checks
-from harness.devices.sim.passes.legalize import legalize
+from harness.devices.sim.passes.legalize import legalize, readable
 from harness.devices.sim.passes.machine_types import to_machine_types
 from harness.devices.sim.passes.matmul import fold_transposes, lower_products, transposes_to_generic
 from harness.devices.sim.passes.scalars import EXP_FUNCTION, fix_scalars
@@ -96,7 +96,7 @@ def lower(linalg_ir: str) -> Lowered:
     with ir.Context() as context, ir.Location.unknown():
         context.allow_unregistered_dialects = True
         try:
-            module = ir.Module.parse(linalg_ir)
+            module = ir.Module.parse(readable(linalg_ir))
         except ir.MLIRError as error:
             raise CompilerError(f"the adapter's IR does not parse: {error}") from error
         refuse_unsupported(module)

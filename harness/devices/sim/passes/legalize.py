@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mlir import ir
-from mlir.dialects import arith, bufferization
+from mlir.dialects import arith, bufferization, tensor
 
 from harness.devices.sim.passes.traversal import operations, replace
 
+FOREIGN = "adapter"
+"""The dialect under which operations are read whose form MLIR changed since the adapter's version."""
+
+_CHANGED = ("bufferization.to_memref", "linalg.map")
 _DROPPED_ATTRIBUTES = ("hivm.unlikely_condition", "hivm.parallel_loop", "DiscreteMemAccess", "ExtractedLoadOrStore")
+
+
+def readable(linalg_ir: str) -> str:
+    """The adapter's generic IR with the changed operations under the foreign dialect, so that MLIR 22 reads it: it
+    rejects an unknown operation of a dialect that it knows. Only the quoted names of operations change."""
+    for name in _CHANGED:
+        linalg_ir = linalg_ir.replace(f'"{name}"(', f'"{FOREIGN}.{name.split(".")[1]}"(')
+    return linalg_ir
 
 
 def legalize(module: Any) -> None:
     """Rename what was renamed, honour and drop the hints."""
-    for op in operations(module, "bufferization.to_memref"):
+    for op in operations(module, "tensor.reshape"):
+        _reshape(op)
+    for op in operations(module, f"{FOREIGN}.to_memref"):
         with ir.InsertionPoint(op), op.location:
             replace(op, bufferization.to_buffer(op.results[0].type, op.operands[0], read_only=True))
     for op in operations(module, "annotation.mark"):
@@ -25,6 +40,19 @@ def legalize(module: Any) -> None:
         for name in _DROPPED_ATTRIBUTES:
             if name in op.attributes:
                 del op.attributes[name]
+
+
+def _reshape(op: Any) -> None:
+    """A reshape of constant shapes as a flattening and an unflattening: views, with no shape tensor in memory."""
+    source = op.operands[0]
+    old, new = ir.RankedTensorType(source.type), ir.RankedTensorType(op.results[0].type)
+    flat = ir.RankedTensorType.get([math.prod(old.shape)], old.element_type)
+    with ir.InsertionPoint(op), op.location:
+        if old.rank != 1:
+            source = tensor.collapse_shape(flat, source, [list(range(old.rank))])
+        if new.rank != 1:
+            source = tensor.expand_shape(new, source, [list(range(new.rank))], [], list(new.shape))
+    replace(op, source)
 
 
 def _saturate(cast: Any) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from harness.devices.sim.errors import UnsupportedError
+from harness.devices.sim.passes.legalize import FOREIGN
 from harness.devices.sim.passes.traversal import describe_position, operations
 
-_ARITH = """addf addi andi bitcast ceildivsi ceildivui cmpf cmpi constant divf divsi divui extf extsi extui floordivsi
-fptosi fptoui index_cast index_castui maximumf maxnumf maxsi maxui minimumf minnumf minsi minui mulf muli negf ori remf
-remsi remui select shli shrsi shrui sitofp subf subi truncf trunci uitofp xori"""
+_ARITH = """addf addi andi bitcast ceildivsi ceildivui cmpf cmpi constant divf divsi divui extf extsi extui
+floordivsi fptosi fptoui index_cast index_castui maximumf maxnumf maxsi maxui minimumf minnumf minsi minui mulf muli
+mulsi_extended mului_extended negf ori remf remsi remui select shli shrsi shrui sitofp subf subi truncf trunci
+uitofp xori"""
 _MATH = """absf absi atan ceil cos erf exp exp2 floor fma log log1p log2 powf round roundeven rsqrt sin sqrt tan tanh
 trunc"""
-_LINALG = "broadcast copy fill generic index matmul reduce transpose yield"
+_LINALG = "batch_matmul broadcast copy fill generic index matmul reduce transpose yield"
 _MEMREF = "alloc cast collapse_shape copy dim expand_shape load reinterpret_cast store subview"
-_TENSOR = "collapse_shape empty expand_shape extract extract_slice insert insert_slice"
+_TENSOR = "collapse_shape empty expand_shape extract extract_slice insert insert_slice reshape"
 _SCF = "condition for if while yield"
-_BUFFERIZATION = "alloc_tensor materialize_in_destination to_memref to_tensor"
+_BUFFERIZATION = "alloc_tensor materialize_in_destination to_tensor"
 
 KNOWN = frozenset(
     f"{dialect}.{name}"
@@ -31,6 +33,7 @@ KNOWN = frozenset(
         ("builtin", "module"),
         ("func", "func return"),
         ("annotation", "mark"),
+        (FOREIGN, "to_memref"),
     )
     for name in names.split()
 )
@@ -48,7 +51,8 @@ def refuse_unsupported(module: Any) -> None:
         if name in ("func.call", "call"):
             raise _unsupported(f"a call of {op.attributes['callee']}", op)
         if name not in KNOWN:
-            raise _unsupported(f"the operation '{name}'", op)
+            original = name.replace(f"{FOREIGN}.", "linalg.")
+            raise _unsupported(f"the operation '{original}'", op)
         if ATOMIC_ATTRIBUTE in op.attributes:
             kind = str(op.attributes[ATOMIC_ATTRIBUTE]).strip('"')
             if kind not in SUPPORTED_ATOMICS:
