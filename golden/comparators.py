@@ -58,7 +58,7 @@ class Close:
         for name in ("rtol", "atol", "row_rms"):
             check_tolerance(name, getattr(self, name))
         check_tolerance("outside", self.outside, high=0.5)
-        check_tolerance("cap", self.cap, low=1.0)
+        check_tolerance("cap", self.cap, low=1.0, high=8.0)
 
     def __str__(self) -> str:
         return describe(self)
