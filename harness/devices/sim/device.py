@@ -34,6 +34,12 @@ class SimDevice:
         triton.backends.backends.setdefault(TARGET.backend, Backend(SimBackend, SimDriver))
         self._driver = SimDriver()
 
+    def install(self) -> None:
+        """Make this Triton's device from here on: a launch with a fault then raises SimulatorError."""
+        from triton.runtime import driver
+
+        driver.set_active(self._driver)
+
     @contextmanager
     def active(self, order: Order = "forward") -> Iterator[LaunchLog]:
         """Make the simulator Triton's device; faults of its launches go into the log."""

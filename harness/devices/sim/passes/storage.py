@@ -42,13 +42,12 @@ def place_buffers(kernel: Any, context: Any, first_free: int) -> int:
                 where = describe_position(loop.location)
                 raise UnsupportedError(f"{where}: the simulator can't keep a tensor of this loop in place")
     free = first_free
-    entry = kernel.regions[0].blocks[0].operations[0]
     for op in operations(kernel, "memref.alloc"):
         type_ = ir.MemRefType(op.results[0].type)
         if not type_.has_static_shape:
             raise UnsupportedError(f"{describe_position(op.location)}: the simulator needs a tile of a constant size")
         size = _bytes(type_)
-        with ir.InsertionPoint(entry), op.location:
+        with ir.InsertionPoint.at_block_begin(kernel.entry_block), op.location:
             if size <= _STACK_BYTES:
                 alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _ALIGNMENT)
                 replace(op, memref.AllocaOp(type_, [], [], alignment=alignment).result)

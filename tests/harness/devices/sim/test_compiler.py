@@ -1,0 +1,123 @@
+"""The compiler process, its refusals, and the adapter's flags."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.backends.ascend.compiler as ascend
+import triton.language as tl
+
+from harness.devices.sim.adapter import adapter_passes
+from harness.devices.sim.compiler import CompilerProcess
+from harness.devices.sim.errors import CompilerError, UnsupportedError
+
+EMPTY_KERNEL = """
+"builtin.module"() ({
+  "func.func"() <{function_type = (memref<?xi8>, memref<?xi8>, memref<?xf32>, i32, i32, i32, i32, i32, i32) -> (),
+                  sym_name = "nothing"}> ({
+  ^bb0(%a: memref<?xi8>, %b: memref<?xi8>, %c: memref<?xf32>, %d: i32, %e: i32, %f: i32, %g: i32, %h: i32, %i: i32):
+    BODY
+    "func.return"() : () -> ()
+  }) {global_kernel = "local"} : () -> ()
+}) : () -> ()
+"""
+
+
+@pytest.fixture
+def process():
+    compiler = CompilerProcess()
+    yield compiler
+    compiler.close()
+
+
+def test_an_empty_kernel_compiles(process):
+    facts, native = process.compile(EMPTY_KERNEL.replace("BODY", ""))
+    assert facts["kernel"] == "nothing"
+    assert facts["arguments"] == ["memref<?xf32>"]
+    assert native.startswith(b"\x7fELF")
+
+
+def test_an_unknown_operation_is_refused_by_name_and_line(process):
+    body = '"hivm.hir.strange"() : () -> () loc("kernel.py":12:5)'
+    with pytest.raises(UnsupportedError, match=r"kernel\.py:12:5: .*'hivm\.hir\.strange'"):
+        process.compile(EMPTY_KERNEL.replace("BODY", body))
+
+
+def test_broken_ir_is_an_error_and_the_process_goes_on(process):
+    with pytest.raises(CompilerError, match="does not parse"):
+        process.compile("not IR")
+    process.compile(EMPTY_KERNEL.replace("BODY", ""))
+
+
+def test_a_compiler_that_dies_is_an_error_and_starts_again(process):
+    process.compile(EMPTY_KERNEL.replace("BODY", ""))
+    os.kill(process._process.pid, signal.SIGSTOP)
+    os.kill(process._process.pid, signal.SIGKILL)
+    with pytest.raises(CompilerError, match="the compiler died with status -9"):
+        process.compile(EMPTY_KERNEL.replace("BODY", ""))
+    process.compile(EMPTY_KERNEL.replace("BODY", ""))
+
+
+@triton.jit
+def sorted_kernel(x_ptr, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(x_ptr + offsets, tl.sort(tl.load(x_ptr + offsets)))
+
+
+def test_an_unsupported_construct_names_the_kernels_line(sim):
+    line = sorted_kernel.starting_line_number + 3
+    with sim.active(), pytest.raises(Exception, match=rf"{Path(__file__).name}:{line}:.*@triton_sort"):
+        sorted_kernel[(1,)](torch.zeros(64), BLOCK=64)
+
+
+@pytest.mark.parametrize("options", [{}, {"enable_linearize": True}, {"enable_nd2nz_on_vector": True}])
+def test_the_adapter_gets_the_flags_of_the_npu_backend(monkeypatch, options):
+    metadata = {**vars(ascend.NPUOptions(**options)), "hash": "x"}
+    commands = []
+
+    def record(command, **_):
+        commands.append(command)
+        Path(command[command.index("-o") + 1]).write_text("")
+
+    monkeypatch.setattr(ascend.subprocess, "run", record)
+    ascend.ttir_to_linalg("module {}", metadata, ascend.NPUOptions(**options), named_ops=True)
+    passes = [argument for argument in commands[0][2:] if argument.startswith("--") and "debuginfo" not in argument]
+    assert passes == adapter_passes(metadata)
+
+
+SCRIPT = """
+    import sys, torch, triton, triton.language as tl
+    from harness.devices.sim.device import SimDevice
+
+    @triton.jit
+    def fill(x_ptr, B: tl.constexpr):
+        tl.store(x_ptr + tl.arange(0, B), 3.0)
+
+    x = torch.zeros(64)
+    with SimDevice().active() as log:
+        fill[(1,)](x, B=64)
+    assert x.eq(3).all() and not log.violations
+"""
+
+
+def test_two_processes_may_compile_into_one_cache(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    running = [
+        subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in running:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert list((tmp_path / "cache").rglob("*.obj"))
+    subprocess.run([sys.executable, str(script)], env=environment, check=True, timeout=120)
