@@ -142,8 +142,9 @@ STAGE = Stage(
     specs=specs,
     golden=golden,
     launch=launch,
-    # One bf16 step is at most 1/128 of the value; a code on a tie moves a sum by 1/127 of one input's share of a row.
-    compare={"x_out": Close(rtol=1 / 128, atol=0.0, outside=0.005, row_rms=1 / 256)},
+    # One bf16 step is at most 1/128 of the value. A code on a tie may move by one, and every sum of its token with it
+    # by 4 / 127 of a weight, 1 / sqrt(inputs): below 1/1000 of the row's rms.
+    compare={"x_out": Close(rtol=1 / 128, atol=0.0, outside=0.005, row_rms=1 / 512)},
     cases=decode_cases(seq=(1, 2)),
     family="swa",
 )

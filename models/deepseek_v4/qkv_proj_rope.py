@@ -247,10 +247,10 @@ STAGE = Stage(
     specs=specs,
     golden=golden,
     launch=launch,
-    # One bf16 step is at most 1/128 of the value. A code of qr that lies on a tie moves by one and every q of its
-    # token by 1/127 of one input's share, which is below a bf16 step.
+    # One bf16 step is at most 1/128 of the value. A code of qr on a tie may move by one, and every q of its token with
+    # it by 4 / 127 of a weight, 1 / sqrt(q_lora): about 1/1000 of the row's rms.
     compare={
-        "q": Close(rtol=1 / 128, atol=1e-4, outside=0.005, row_rms=1 / 256),
+        "q": Close(rtol=1 / 128, atol=1e-4, outside=0.005, row_rms=1 / 512),
         "kv": Close(rtol=1 / 128, atol=1e-4),
         "qr": QuantCodes(step=1, share=0.002),
         "qr_scale": Close(rtol=1e-4, atol=0.0),

@@ -169,7 +169,7 @@ STAGE = Stage(
     launch=launch,
     # Probabilities rounded to bf16 under a tile's running maximum instead of the final one move a sum by up to 1/256
     # of its row's size; the output's own rounding is 1/128 of the value.
-    compare={"attn_out": Close(rtol=1 / 128, atol=0.0, outside=0.005, row_rms=1 / 256)},
+    compare={"attn_out": Close(rtol=1 / 128, atol=0.0, outside=0.005, row_rms=1 / 256, cap=4.0)},
     cases=decode_cases(seq=(1, 2)),
     family="swa",
 )

@@ -125,9 +125,10 @@ STAGE = Stage(
     specs=specs,
     golden=golden,
     launch=launch,
-    # bf16 steps of q, kv and attn_out, one at most each, add up over the chain before x_out's own.
+    # bf16 steps of attn_out move o_a by about 1/2000 of its rms, and so about one in fifty of its codes by a step, 1/35 of
+    # the rms: an error of rms / 256 of x_out, of which this is four standard deviations, beside x_out's own bf16 step.
     compare={
-        "x_out": Close(rtol=1 / 128, atol=0.0, outside=0.005, row_rms=1 / 64),
+        "x_out": Close(rtol=1 / 128, atol=0.0, outside=0.005, row_rms=1 / 64, cap=2.0),
         "kv_cache": MappedRows(mapping="ori_slot_mapping", rows=Close(rtol=1 / 128, atol=1e-4)),
     },
     cases=decode_cases(seq=(1, 2)),
