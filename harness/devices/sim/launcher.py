@@ -6,6 +6,7 @@ import ctypes
 import functools
 import mmap
 import struct
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,8 @@ class Contexts:
 
 
 _CONTEXTS = Contexts()
+_RUNNING = threading.Lock()
+"""One launch at a time: it has all the threads, and the contexts are shared."""
 
 
 def _extent(tensor: torch.Tensor) -> int:
@@ -139,27 +142,28 @@ def run_grid(
     threads = 1 if facts["serial"] else max(1, min(torch.get_num_threads(), total))
     stride = (facts["context_bytes"] + _PAGE_BYTES - 1) // _PAGE_BYTES * _PAGE_BYTES + _PAGE_BYTES
     count = 2 * len(facts["arguments"])
-    _CONTEXTS.prepare(threads, stride, count)
-    arguments = ctypes.create_string_buffer(_packed(names, facts["arguments"], values))
-    taken = ctypes.c_int64(0)
-    team = struct.pack(
-        "<QQqqqiiqQq",
-        ctypes.addressof(arguments),
-        ctypes.addressof(taken),
-        total,
-        max(1, total // (threads * _CHUNKS_PER_THREAD)),
-        reverse,
-        *grid,
-        _CONTEXTS.address,
-        stride,
-    )
-    _team_runner()(loaded.address, team, threads, 0)
-    moved = _CONTEXTS.counters(threads, stride, count)
+    with _RUNNING:
+        _CONTEXTS.prepare(threads, stride, count)
+        arguments = ctypes.create_string_buffer(_packed(names, facts["arguments"], values))
+        taken = ctypes.c_int64(0)
+        team = struct.pack(
+            "<QQqqqiiqQq",
+            ctypes.addressof(arguments),
+            ctypes.addressof(taken),
+            total,
+            max(1, total // (threads * _CHUNKS_PER_THREAD)),
+            reverse,
+            *grid,
+            _CONTEXTS.address,
+            stride,
+        )
+        _team_runner()(loaded.address, team, threads, 0)
+        moved = _CONTEXTS.counters(threads, stride, count)
+        number, faults = _CONTEXTS.faults()
     record = LaunchRecord(
         kernel=facts["kernel"],
         grid=grid,
         bytes_read={name: moved[2 * i] for i, name in enumerate(names) if moved[2 * i]},
         bytes_written={name: moved[2 * i + 1] for i, name in enumerate(names) if moved[2 * i + 1]},
     )
-    number, faults = _CONTEXTS.faults()
     return record, describe_faults(facts, names, values, grid, faults, number)
