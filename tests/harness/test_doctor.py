@@ -26,6 +26,11 @@ def test_upstream_triton_is_a_failure(triton: str | None, ascend: str | None, st
     assert (found[0], found[2]) == (state, mend)
 
 
+def test_two_in_one_folder_are_both_named() -> None:
+    found = triton_finding(triton="3.5.0", ascend="3.2.0")[1]
+    assert found == "both triton 3.5.0 and triton-ascend 3.2.0 are installed, in one folder"
+
+
 def test_the_mend_puts_triton_ascend_last() -> None:
     assert MEND_TRITON == ("pip uninstall -y triton && pip install --force-reinstall --no-deps triton-ascend==3.2.0")
 

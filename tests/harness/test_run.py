@@ -16,7 +16,7 @@ from harness.golden_cache import GoldenCache
 from harness.report import Report
 from harness.run import run_case
 from harness.stage import Stage
-from tests.harness.fakes import STAGE, WIDTH, FakeDevice, broken, case, golden
+from tests.harness.fakes import STAGE, WIDTH, FakeDevice, broken, case, golden, launch
 from tests.harness.test_fixture import before_start, past_end
 
 NO_CACHE = GoldenCache(folder=None)
@@ -68,6 +68,17 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], list[tuple[str, str]]
 @pytest.mark.parametrize(("harm", "found"), WRONG.values(), ids=WRONG.keys())
 def test_a_wrong_launch_fails_by_name(harm: Callable[[dict[str, Any]], object], found: list[tuple[str, str]]) -> None:
     assert failures(run(broken(harm))) == found
+
+
+def test_a_launch_that_writes_only_the_first_time_fails() -> None:
+    done = []
+
+    def once(**t: Any) -> None:
+        if not done:
+            launch(**t)
+        done.append(1)
+
+    assert failures(run(replace(STAGE, launch=once))) == [("repeat", "pool"), ("repeat", "y")]
 
 
 def raises(*_: Any, **__: Any) -> Any:

@@ -1,0 +1,63 @@
+"""A report passes only when something was judged and nothing failed, and its JSON and table say the same."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+from rich.console import Console
+
+from golden.verdict import Verdict
+from harness.report import Failure, Report, Seconds
+from harness.table import print_reports, worst_figure
+from tests.harness.fakes import case
+
+GOOD = Verdict("y", True, "Close(rtol=0.01)", figures={"max_error": 0.5, "outside": 0.0, "rms": 10.0})
+NEAR = Verdict("z", True, "Close(rtol=0.01)", figures={"max_error": 0.1, "outside": 0.004, "rms": 10.0})
+BAD = Verdict("w", False, "Exact()", "w[0] is 1, expected 2", {"outside": 0.001, "max_error": float("inf")}, (0,))
+REPORT = Report("toy", case(), "sim", "touchstone run toy", verdicts=(GOOD, NEAR), seconds=Seconds(1.0, 2.0, 3.0, 0.25))
+
+
+def printed(*reports: Report) -> list[str]:
+    file = io.StringIO()
+    print_reports(reports, console=Console(file=file, width=160))
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def test_nothing_judged_is_no_pass() -> None:
+    assert REPORT.passed
+    assert not replace(REPORT, verdicts=()).passed
+    assert not replace(REPORT, verdicts=(GOOD, BAD)).passed
+    assert not replace(REPORT, failures=(Failure("guard", "y", "written"),)).passed
+
+
+def test_json_is_json_even_with_figures_that_are_none() -> None:
+    record = json.loads(json.dumps(replace(REPORT, verdicts=(BAD,)).to_json(), allow_nan=False))
+    assert record["verdicts"][0]["figures"] == {"outside": 0.001, "max_error": None}
+    assert record["verdicts"][0]["first_bad"] == [0]
+    assert record["seconds"] == {"fixture": 1.0, "golden": 2.0, "first_launch": 3.0, "kernel": 0.25}
+    assert record["failures"][0]["reason"] == "w[0] is 1, expected 2 (Exact())"
+
+
+def test_the_worst_figure_is_of_the_output_nearest_to_failing() -> None:
+    assert worst_figure((GOOD, NEAR)) == "z: max_error 0.1, outside 0.004 by Close(rtol=0.01)"
+    assert worst_figure((GOOD, NEAR, BAD)) == "w: max_error inf, outside 0.001 by Exact()"
+    assert worst_figure(()) == ""
+
+
+def test_a_failure_is_printed_with_its_reason_and_command() -> None:
+    failed = replace(REPORT, verdicts=(GOOD, BAD), warnings=("k: reads past the mask",))
+    assert printed(REPORT, failed)[-5:] == [
+        "toy toy-b2-s2-cold",
+        "  output w: w[0] is 1, expected 2 (Exact())",
+        "  warning k: reads past the mask",
+        "  again: touchstone run toy",
+        "1 of 2 passed",
+    ]
+
+
+def test_a_row_holds_the_seconds_and_the_error() -> None:
+    row = printed(replace(REPORT, quantisation_error={"y": 0.0123, "z": 0.001}))[1]
+    assert row.split()[:3] == ["toy", "toy-b2-s2-cold", "passed"]
+    assert row.split()[-4:] == ["1.23%", "1.000", "2.000", "0.250"]
