@@ -13,6 +13,7 @@ from typing import Any
 from mlir import ir
 from mlir.dialects import arith, func, memref, scf
 
+from harness.devices.sim.passes.loops import choose, index, nest, zero
 from harness.devices.sim.passes.storage import element_bytes
 from harness.devices.sim.passes.supported import ATOMIC_ATTRIBUTE
 from harness.devices.sim.passes.traversal import operations, source_position, source_positions, uses
@@ -41,7 +42,6 @@ class _Checker:
         self.context = context
         self.sites: list[Site] = []
         self.unknown: list[str] = []
-        self.index = ir.IndexType.get()
         self.roots: list[tuple[Any, int]] = [
             (argument, number - LEADING_ARGUMENTS)
             for number, argument in enumerate(kernel.arguments)
@@ -57,9 +57,6 @@ class _Checker:
                 return argument, number
         return None
 
-    def constant(self, value: int) -> Any:
-        return arith.constant(self.index, ir.IntegerAttr.get(self.index, value))
-
     def guard(self, view: Any, indices: list[Any], kind: str, op: Any, *, widened: bool = False) -> tuple[Any, Any]:
         """(whether the access may go ahead, extent of the argument); emitted at the current insertion point."""
         argument, number = self.root(view)  # type: ignore[misc]
@@ -68,20 +65,20 @@ class _Checker:
         metadata = memref.extract_strided_metadata(view)
         offset = metadata[1]
         sizes, strides = list(metadata)[2 : 2 + rank], list(metadata)[2 + rank :]
-        zero, one = self.constant(0), self.constant(1)
+        nothing, one = index(0), index(1)
         low = high = offset
         count = one
         if indices:
-            for index, stride in zip(indices, strides, strict=True):
-                low = arith.addi(low, arith.muli(index, stride))
+            for place, stride in zip(indices, strides, strict=True):
+                low = arith.addi(low, arith.muli(place, stride))
             high = low
         else:
             for size, stride in zip(sizes, strides, strict=True):
                 span = arith.muli(arith.subi(size, one), stride)
-                low = arith.addi(low, arith.minsi(span, zero))
-                high = arith.addi(high, arith.maxsi(span, zero))
-                count = arith.muli(count, arith.maxsi(size, zero))
-        extent = memref.dim(argument, zero)
+                low = arith.addi(low, arith.minsi(span, nothing))
+                high = arith.addi(high, arith.maxsi(span, nothing))
+                count = arith.muli(count, arith.maxsi(size, nothing))
+        extent = memref.dim(argument, nothing)
         position = source_position(op.location) or ("unknown", 0, 0)
         site = Site(kind, number, *position, widened=widened)
         i32 = ir.IntegerType.get_signless(32)
@@ -92,7 +89,7 @@ class _Checker:
             low,
             high,
             extent,
-            arith.muli(count, self.constant(element_bytes(shaped.element_type))),
+            arith.muli(count, index(element_bytes(shaped.element_type))),
         ]
         self.sites.append(site)
         call = func.CallOp([ir.IntegerType.get_signless(1)], CHECK_FUNCTION, arguments)
@@ -123,32 +120,20 @@ class _Checker:
     def copy_inside(self, source: Any, target: Any, extent: Any) -> None:
         """Copy the elements that lie inside the argument and put zeros in place of the others."""
         rank = ir.MemRefType(source.type).rank
-        metadata = memref.extract_strided_metadata(source)
-        sizes, strides = list(metadata)[2 : 2 + rank], list(metadata)[2 + rank :]
-        zero, one = self.constant(0), self.constant(1)
+        metadata = list(memref.extract_strided_metadata(source))
+        sizes, strides = metadata[2 : 2 + rank], metadata[2 + rank :]
         element = ir.MemRefType(source.type).element_type
-        loops, indices, position = [], [], metadata[1]
-        points: list[Any] = []
-        for size, stride in zip(sizes, strides, strict=True):
-            loop = scf.ForOp(zero, size, one)
-            loops.append(loop)
-            point = ir.InsertionPoint(loop.body)
-            point.__enter__()
-            points.append(point)
-            indices.append(loop.induction_variable)
-            position = arith.addi(position, arith.muli(loop.induction_variable, stride))
-        inside = arith.andi(
-            arith.cmpi(arith.CmpIPredicate.sge, position, zero), arith.cmpi(arith.CmpIPredicate.slt, position, extent)
-        )
-        branch = scf.IfOp(inside, [element], has_else=True)
-        with ir.InsertionPoint(branch.then_block):
-            scf.YieldOp([memref.load(source, indices)])
-        with ir.InsertionPoint(branch.else_block):
-            scf.YieldOp([_zero(element)])
-        memref.store(branch.results[0], target, indices)
-        for point in reversed(points):
-            scf.YieldOp([])
-            point.__exit__(None, None, None)
+
+        def one(place: list[Any]) -> None:
+            position = metadata[1]
+            for number, stride in zip(place, strides, strict=True):
+                position = arith.addi(position, arith.muli(number, stride))
+            # As unsigned numbers, what lies before the argument lies past its end.
+            inside = arith.cmpi(arith.CmpIPredicate.ult, position, extent)
+            value = choose(inside, element, lambda: memref.load(source, place), lambda: zero(element))
+            memref.store(value, target, place)
+
+        nest(sizes, one)
 
     def load(self, op: Any) -> None:
         if not self.root(op.operands[0]):
@@ -159,7 +144,7 @@ class _Checker:
             branch = scf.IfOp(allowed, [element], has_else=True)
             op.results[0].replace_all_uses_with(branch.results[0])
             with ir.InsertionPoint(branch.else_block):
-                scf.YieldOp([_zero(element)])
+                scf.YieldOp([zero(element)])
             with ir.InsertionPoint(branch.then_block):
                 end = scf.YieldOp([op.results[0]])
         op.move_before(end)
@@ -173,12 +158,6 @@ class _Checker:
             with ir.InsertionPoint(branch.then_block):
                 end = scf.YieldOp([])
         op.move_before(end)
-
-
-def _zero(element: Any) -> Any:
-    if isinstance(element, ir.IntegerType):
-        return arith.constant(element, ir.IntegerAttr.get(element, 0))
-    return arith.constant(element, ir.FloatAttr.get(element, 0.0))
 
 
 def _selected_at_once(copy: Any) -> bool:

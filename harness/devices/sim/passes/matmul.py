@@ -6,13 +6,14 @@ left operand are taken eight at a time, so that each element of the right one is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mlir import ir
-from mlir.dialects import arith, linalg, memref, scf
+from mlir.dialects import arith, linalg, memref
 
 from harness.devices.sim.errors import UnsupportedError
+from harness.devices.sim.passes.loops import index, loop, nest, zero
 from harness.devices.sim.passes.traversal import describe_position, operations, replace
 
 _ROWS = 8
@@ -45,11 +46,7 @@ class _Product:
         self.rows, self.depth = ir.MemRefType(self.left.type).shape
         self.columns = ir.MemRefType(self.out.type).shape[1]
         self.element = ir.MemRefType(self.out.type).element_type
-        self.index = ir.IndexType.get()
         self.fast = ir.Attribute.parse("#arith.fastmath<reassoc,contract>")
-
-    def constant(self, value: int) -> Any:
-        return arith.constant(self.index, ir.IntegerAttr.get(self.index, value))
 
     def wide(self, value: Any) -> Any:
         """`value` in the accumulator's type."""
@@ -64,36 +61,25 @@ class _Product:
             return arith.addi(total, arith.muli(a, b))
         return arith.addf(total, arith.mulf(a, b, fastmath=self.fast), fastmath=self.fast)
 
-    def loop(self, size: int, step: int, body: Callable[..., Sequence[Any]], initial: Sequence[Any] = ()) -> Any:
-        loop = scf.ForOp(self.constant(0), self.constant(size), self.constant(step), list(initial))
-        with ir.InsertionPoint(loop.body):
-            scf.YieldOp(list(body(loop.induction_variable, *loop.inner_iter_args)))
-        return loop
-
     def widened(self, source: Any, rows: int, columns: int) -> Any:
         """A copy of `source` in the accumulator's type."""
         if ir.MemRefType(source.type).element_type == self.element:
             return source
         wide = memref.AllocOp(ir.MemRefType.get([rows, columns], self.element), [], []).result
 
-        def row(i: Any) -> Sequence[Any]:
-            def element(j: Any) -> Sequence[Any]:
-                memref.store(self.wide(memref.load(source, [i, j])), wide, [i, j])
-                return ()
-
-            self.loop(columns, 1, element)
-            return ()
-
-        self.loop(rows, 1, row)
+        nest(
+            [rows, columns],
+            lambda place: memref.store(self.wide(memref.load(source, place)), wide, place),
+        )
         return wide
 
     def right_transposed(self) -> None:
         left = self.widened(self.left, self.rows, self.depth)
         count = _ROWS if self.rows % _ROWS == 0 else 1
-        zero = arith.constant(self.element, _zero_attribute(self.element))
+        start = zero(self.element)
 
         def block(m: Any) -> Sequence[Any]:
-            lines = [arith.addi(m, self.constant(r)) for r in range(count)]
+            lines = [arith.addi(m, index(r)) for r in range(count)]
 
             def column(n: Any) -> Sequence[Any]:
                 def step(k: Any, *totals: Any) -> Sequence[Any]:
@@ -103,15 +89,15 @@ class _Product:
                         for total, line in zip(totals, lines, strict=True)
                     ]
 
-                totals = self.loop(self.depth, 1, step, [zero] * count).results
+                totals = loop(0, self.depth, 1, step, [start] * count)
                 for total, line in zip(totals, lines, strict=True):
                     self.add(total, line, n)
                 return ()
 
-            self.loop(self.columns, 1, column)
+            loop(0, self.columns, 1, column)
             return ()
 
-        self.loop(self.rows, count, block)
+        loop(0, self.rows, count, block)
 
     def right_plain(self) -> None:
         right = self.widened(self.right, self.depth, self.columns) if self.rows > 1 else self.right
@@ -119,7 +105,7 @@ class _Product:
 
         def row(m: Any) -> Sequence[Any]:
             def block(k: Any) -> Sequence[Any]:
-                lines = [arith.addi(k, self.constant(r)) for r in range(count)]
+                lines = [arith.addi(k, index(r)) for r in range(count)]
                 factors = [self.wide(memref.load(self.left, [m, line])) for line in lines]
 
                 def column(n: Any) -> Sequence[Any]:
@@ -129,24 +115,18 @@ class _Product:
                     memref.store(total, self.out, [m, n])
                     return ()
 
-                self.loop(self.columns, 1, column)
+                loop(0, self.columns, 1, column)
                 return ()
 
-            self.loop(self.depth, count, block)
+            loop(0, self.depth, count, block)
             return ()
 
-        self.loop(self.rows, 1, row)
+        loop(0, self.rows, 1, row)
 
     def add(self, total: Any, m: Any, n: Any) -> None:
         before = memref.load(self.out, [m, n])
         add = arith.addi if isinstance(self.element, ir.IntegerType) else arith.addf
         memref.store(add(before, total), self.out, [m, n])
-
-
-def _zero_attribute(element: Any) -> Any:
-    if isinstance(element, ir.IntegerType):
-        return ir.IntegerAttr.get(element, 0)
-    return ir.FloatAttr.get(element, 0.0)
 
 
 def lower_products(module: Any) -> None:
