@@ -97,7 +97,8 @@ def rows(seed: int, name: str, *, requests: torch.Tensor, positions: torch.Tenso
         if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
             raise ValueError(f"{label} must be an integer tensor, got {ids.dtype}")
     if requests.shape != positions.shape:
-        raise ValueError(f"positions must have the shape of requests, {_sizes(requests)}, got {_sizes(positions)}")
+        wanted, got = tuple(requests.shape), tuple(positions.shape)
+        raise ValueError(f"positions must have the shape of requests, {wanted}, got {got}")
     if not (math.isfinite(std) and std >= 0):
         raise ValueError(f"std must be finite and at least 0, got {std}")
     base = _stable_hash((seed, name))
@@ -158,7 +159,3 @@ def _generator(seed: int) -> torch.Generator:
 def _check_floating(fill: str, dtype: torch.dtype) -> None:
     if not dtype.is_floating_point:
         raise ValueError(f"{fill} fills floating tensors, got dtype {dtype}")
-
-
-def _sizes(x: torch.Tensor) -> tuple[int, ...]:
-    return tuple(x.shape)

@@ -153,6 +153,14 @@ def test_no_element_is_beyond_a_quarter_of_the_rms_however_wide_the_tolerance() 
     assert not judge(BF16, torch.zeros(64, 64), expected).passed
 
 
+@pytest.mark.parametrize(("off", "passes"), [(0.24, True), (0.26, False)])
+def test_the_quarter_by_hand(off: float, passes: bool) -> None:
+    expected = torch.ones(1000)
+    actual = expected.clone()
+    actual[7] += off
+    assert judge(Close(rtol=0.1, atol=0.0, outside=0.01), actual, expected).passed is passes
+
+
 def test_a_golden_of_zeros_asks_for_zeros() -> None:
     zeros = torch.zeros(4, 4)
     assert judge(BF16, zeros.clone(), zeros).passed
