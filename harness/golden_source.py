@@ -44,7 +44,8 @@ def first_party_modules(name: str) -> dict[str, Path]:
         path = _source_file(module)
         if path is not None:
             found[module] = path
-            waiting.extend(_imported_names(module, path))
+            status = path.stat()
+            waiting.extend(_imported_names(module, path, status.st_mtime_ns, status.st_size))
     return found
 
 
@@ -70,7 +71,13 @@ def _source_file(module: str) -> Path | None:
     return path if path is not None and path.suffix == ".py" and path.is_file() else None
 
 
-def _imported_names(module: str, path: Path) -> Iterator[str]:
+@functools.cache
+def _imported_names(module: str, path: Path, changed_ns: int, size_bytes: int) -> tuple[str, ...]:
+    """What `module` imports; its file's time and size are there so that an edit is read again."""
+    return tuple(_walk_imports(module, path))
+
+
+def _walk_imports(module: str, path: Path) -> Iterator[str]:
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):

@@ -110,6 +110,22 @@ def test_nan_and_the_sign_of_zero_are_bits_too() -> None:
     assert not same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
 
 
+@settings(deadline=None)
+@given(
+    values=st.lists(st.integers(-128, 127), max_size=40),
+    offset=st.integers(0, 9),
+    flip=st.integers(0, 39),
+)
+def test_any_byte_that_differs_is_seen_at_any_offset(values: list[int], offset: int, flip: int) -> None:
+    left = torch.tensor(values, dtype=torch.int8)
+    right = torch.tensor([0] * offset + values, dtype=torch.int8)[offset:]
+    assert same_bits(left, right)
+    if flip < len(values):
+        right[flip] ^= 1
+        assert not same_bits(left, right)
+    assert not same_bits(left, torch.tensor([*values, 0], dtype=torch.int8))
+
+
 @pytest.mark.parametrize(
     ("slots", "message"),
     [
