@@ -125,11 +125,12 @@ STAGE = Stage(
     specs=specs,
     golden=golden,
     launch=launch,
-    # bf16 steps of attn_out move o_a by about 1/2000 of its rms, and so about one in fifty of its codes by a step, 1/35 of
-    # the rms: an error of rms / 256 of x_out, of which this is four standard deviations, beside x_out's own bf16 step.
+    # A bf16 step of x_norm moves kv by a step times a weight, 1 / sqrt(hidden): up to 1/1000 of its rms. bf16 steps of
+    # attn_out move o_a by 1/2000 of its rms, and so one in fifty of its codes by a step, 1/35 of the rms: an error of
+    # rms / 256 of x_out, of which rms / 64 is four standard deviations.
     compare={
-        "x_out": Close(rtol=1 / 128, atol=0.0, outside=0.005, row_rms=1 / 64, cap=2.0),
-        "kv_cache": MappedRows(mapping="ori_slot_mapping", rows=Close(rtol=1 / 128, atol=1e-4)),
+        "x_out": Close(rtol=1 / 128, atol=0.0, outside=0.01, row_rms=1 / 64, cap=4.0),
+        "kv_cache": MappedRows(mapping="ori_slot_mapping", rows=Close(rtol=1 / 128, atol=1e-4, row_rms=1 / 512)),
     },
     cases=decode_cases(seq=(1, 2)),
     family="swa",
