@@ -35,7 +35,8 @@ def describe_faults(
     faults: Sequence[tuple[int, ...]],
     total: int,
 ) -> list[Violation]:
-    """One violation for each place in the source, with its first program (in grid order) and how many faults more."""
+    """One violation for each place in the source, with its first program (in grid order) and how many faults more, and
+    a warning for each access that nothing checks."""
     by_site: dict[int, list[tuple[int, ...]]] = {}
     for fault in faults:
         by_site.setdefault(fault[0], []).append(fault)
@@ -44,11 +45,14 @@ def describe_faults(
         site = facts["sites"][number]
         _, low, high, extent, program = min(found, key=lambda fault: fault[4])
         where = (program % grid[0], program // grid[0] % grid[1], program // (grid[0] * grid[1]))
-        name = names[site["argument"]]
-        text = (
-            f"{_file(site['file'])}:{site['line']}:{site['column']}: {site['kind']} of {name!r} touches "
-            f"{_rows(values[site['argument']], low, high, extent)} in program {where}"
-        )
+        if site["kind"] == "assert":
+            what = f"device_assert {site['message']!r} does not hold for element {low}"
+        elif site["kind"] == "index":
+            what = f"index {low} is outside a tile of {extent}"
+        else:
+            place = _rows(values[site["argument"]], low, high, extent)
+            what = f"{site['kind']} of {names[site['argument']]!r} touches {place}"
+        text = f"{_file(site['file'])}:{site['line']}:{site['column']}: {what} in program {where}"
         if site["widened"]:
             text += "; the compiler loads the whole tile, past your mask: an NPU touches this memory"
         if len(found) > 1:
@@ -56,4 +60,7 @@ def describe_faults(
         violations.append(Violation(kernel=facts["kernel"], text=text, warning=site["widened"]))
     if total > len(faults):
         violations.append(Violation(kernel=facts["kernel"], text=f"{total - len(faults)} more faults not recorded"))
+    for place in facts["unchecked"]:
+        text = f"{place}: access through a pointer loaded from memory: nothing checks it"
+        violations.append(Violation(kernel=facts["kernel"], text=text, warning=True))
     return violations

@@ -18,6 +18,7 @@ from harness.devices.base import LaunchRecord, Violation
 from harness.devices.sim import runtime
 from harness.devices.sim.faults import describe_faults
 from harness.devices.sim.objects import initialize, target_machine
+from harness.devices.sim.printing import show_prints
 
 _PAGE_BYTES = 4096
 _CHUNKS_PER_THREAD = 8
@@ -72,12 +73,13 @@ class Contexts:
         self._memory: mmap.mmap | None = None
         self.address = 0
 
-    def prepare(self, threads: int, stride: int, counters: int) -> None:
-        """Make room for `threads` contexts of `stride` bytes and clear their headers and counters."""
+    def prepare(self, threads: int, stride: int, counters: int, show: Any = None) -> None:
+        """Make room for `threads` contexts of `stride` bytes and set their headers; `show` is called for prints."""
         if self._memory is None or len(self._memory) < threads * stride:
             self._memory = mmap.mmap(-1, threads * stride)
             self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        header = struct.pack("<qQ", 0, ctypes.addressof(self.records))
+        printer = ctypes.cast(show, ctypes.c_void_p).value or 0 if show else 0
+        header = struct.pack("<qQQ", 0, ctypes.addressof(self.records), printer)
         header = header.ljust(runtime.COUNTERS_OFFSET + 8 * counters, b"\0")
         for thread in range(threads):
             self._memory[thread * stride : thread * stride + len(header)] = header
@@ -141,9 +143,10 @@ def run_grid(
     total = grid[0] * grid[1] * grid[2]
     threads = 1 if facts["serial"] else max(1, min(torch.get_num_threads(), total))
     stride = (facts["context_bytes"] + _PAGE_BYTES - 1) // _PAGE_BYTES * _PAGE_BYTES + _PAGE_BYTES
-    count = 2 * len(facts["arguments"])
+    count = runtime.counters(len(facts["arguments"]))
     with _RUNNING:
-        _CONTEXTS.prepare(threads, stride, count)
+        show = show_prints(facts["prints"], grid) if facts["prints"] else None
+        _CONTEXTS.prepare(threads, stride, count, show)
         arguments = ctypes.create_string_buffer(_packed(names, facts["arguments"], values))
         taken = ctypes.c_int64(0)
         team = struct.pack(

@@ -10,15 +10,19 @@ from mlir.dialects import llvm as llvm_dialect
 
 from harness.devices.sim import runtime
 from harness.devices.sim.errors import CompilerError
+from harness.devices.sim.passes.atomics import read_before_exchange
 from harness.devices.sim.passes.carried import carry_in_place
-from harness.devices.sim.passes.checks import CHECK_FUNCTION, LEADING_ARGUMENTS, insert_checks
+from harness.devices.sim.passes.checks import CHECK_FUNCTION, LEADING_ARGUMENTS, Checker
 from harness.devices.sim.passes.legalize import legalize, readable
+from harness.devices.sim.passes.libdevice import expand_libdevice
+from harness.devices.sim.passes.library import expand_library
 from harness.devices.sim.passes.machine_types import to_machine_types
 from harness.devices.sim.passes.matmul import fold_transposes, lower_products, transposes_to_generic
+from harness.devices.sim.passes.messages import PRINT_FUNCTION, expand_messages
 from harness.devices.sim.passes.scalars import EXP_FUNCTION, fix_scalars
-from harness.devices.sim.passes.storage import SLOT_FUNCTION, place_buffers
+from harness.devices.sim.passes.storage import SLOT_FUNCTION, place_buffers, resolve_pointers
 from harness.devices.sim.passes.structured import broadcasts_to_generic, reductions_to_generic
-from harness.devices.sim.passes.supported import ATOMIC_ATTRIBUTE, refuse_unsupported
+from harness.devices.sim.passes.supported import ATOMIC_ATTRIBUTE, drop_declarations, refuse_unsupported
 from harness.devices.sim.passes.traversal import kernel_function, operations, replace
 
 _GRID_ARGUMENTS = 6
@@ -45,8 +49,9 @@ _LLVM = (
 class Lowered:
     """A kernel as LLVM IR, and what a launch must know of it.
 
-    `arguments` are the author's arguments' MLIR types; `sites` the checked accesses by number; `context_bytes` the
-    memory a thread needs; `serial` that programs must run in order on one thread.
+    `arguments` are the author's arguments' MLIR types; `sites` the checked places by number; `unchecked` the places of
+    accesses through pointers of no known argument; `prints` the `device_print`s by number; `context_bytes` the memory a
+    thread needs; `serial` that programs must run in order on one thread.
     """
 
     kernel: str
@@ -54,6 +59,8 @@ class Lowered:
     support: str
     arguments: tuple[str, ...]
     sites: tuple[dict[str, Any], ...]
+    unchecked: tuple[str, ...]
+    prints: tuple[dict[str, Any], ...]
     context_bytes: int
     serial: bool
 
@@ -99,15 +106,24 @@ def lower(linalg_ir: str) -> Lowered:
             module = ir.Module.parse(readable(linalg_ir))
         except ir.MLIRError as error:
             raise CompilerError(f"the adapter's IR does not parse: {error}") from error
-        refuse_unsupported(module)
         kernel = kernel_function(module)
         name = ir.StringAttr(kernel.attributes["sym_name"]).value
         types = [str(argument.type) for argument in kernel.arguments][:-_GRID_ARGUMENTS]
-        serial = any(ATOMIC_ATTRIBUTE in op.attributes for op in operations(kernel))
+        atomic = any(ATOMIC_ATTRIBUTE in op.attributes for op in operations(kernel))
         pointer = _add_context(kernel)
-        _declare(module, [runtime.DECLARATIONS[f] for f in (CHECK_FUNCTION, EXP_FUNCTION, SLOT_FUNCTION)])
+        _declare(
+            module, [runtime.DECLARATIONS[f] for f in (CHECK_FUNCTION, EXP_FUNCTION, PRINT_FUNCTION, SLOT_FUNCTION)]
+        )
         legalize(module)
-        sites = insert_checks(kernel, pointer)
+        checker = Checker(kernel, pointer)
+        expand_libdevice(module)
+        expand_library(module, checker.tile_index)
+        prints = expand_messages(module, checker)
+        refuse_unsupported(kernel)
+        drop_declarations(module)
+        read_before_exchange(module)
+        checker.guard_accesses()
+        resolve_pointers(module)
         fold_transposes(module)
         transposes_to_generic(module)
         reductions_to_generic(module)
@@ -118,7 +134,7 @@ def lower(linalg_ir: str) -> Lowered:
         _copies_to_linalg(module)
         _run(module, _LOOPS)
         to_machine_types(module, kernel)
-        first_slot = runtime.COUNTERS_OFFSET + 16 * (len(types) - LEADING_ARGUMENTS)
+        first_slot = runtime.COUNTERS_OFFSET + 8 * runtime.counters(len(types) - LEADING_ARGUMENTS)
         context_bytes = place_buffers(kernel, pointer, (first_slot + 127) // 64 * 64)
         guarded = fix_scalars(module)
         _declare(module, [runtime.guarded_declaration(*pair) for pair in sorted(guarded)])
@@ -129,7 +145,9 @@ def lower(linalg_ir: str) -> Lowered:
         llvm_ir=llvm_ir,
         support=runtime.support_for(guarded) + runtime.driver(name, types),
         arguments=tuple(types[LEADING_ARGUMENTS:]),
-        sites=tuple(asdict(site) for site in sites),
+        sites=tuple(asdict(site) for site in checker.sites),
+        unchecked=tuple(dict.fromkeys(checker.unknown)),
+        prints=tuple(asdict(print_) for print_ in prints),
         context_bytes=context_bytes,
-        serial=serial,
+        serial=atomic or bool(prints),
     )

@@ -12,16 +12,25 @@ PROGRAM_OFFSET = 0
 """i64: the program that the thread runs now."""
 RECORDS_OFFSET = 8
 """Pointer to the launch's fault records, shared by its threads: an i64 count, then rows of RECORD_FIELDS i64."""
+PRINT_OFFSET = 16
+"""Pointer to the function that shows a `device_print`."""
 COUNTERS_OFFSET = 64
-"""i64 byte counters: argument n's reads at 2n, its writes at 2n + 1."""
+"""i64 byte counters: argument n's reads at 2n, its writes at 2n + 1, a last one for what is no argument's."""
 RECORD_FIELDS = 5
 MAX_RECORDS = 256
+
+
+def counters(arguments: int) -> int:
+    """How many byte counters a kernel of so many arguments has."""
+    return 2 * arguments + 1
+
 
 DECLARATIONS = {
     "__touchstone_check": (
         "func.func private @__touchstone_check(!llvm.ptr, i32, i32, index, index, index, index) -> i1"
     ),
     "__touchstone_expf": "func.func private @__touchstone_expf(f32) -> f32",
+    "__touchstone_print": "func.func private @__touchstone_print(!llvm.ptr, i32, !llvm.ptr)",
     "__touchstone_slot": "llvm.func @__touchstone_slot(!llvm.ptr, i64) -> !llvm.ptr",
 }
 """MLIR declarations of what passes may call, by name."""
@@ -86,6 +95,14 @@ write:
   store i64 %program, ptr %p4
   br label %done
 done:
+  ret void
+}}
+
+define linkonce_odr void @__touchstone_print(ptr %context, i32 %number, ptr %values) noinline nounwind {{
+  %program = load i64, ptr %context
+  %place = getelementptr i8, ptr %context, i64 {PRINT_OFFSET}
+  %show = load ptr, ptr %place
+  call void %show(i32 %number, ptr %values, i64 %program)
   ret void
 }}
 

@@ -14,9 +14,9 @@ from mlir import ir
 from mlir.dialects import arith, func, memref, scf
 
 from harness.devices.sim.passes.loops import choose, index, nest, zero
-from harness.devices.sim.passes.storage import element_bytes
+from harness.devices.sim.passes.storage import POINTER_CAST, element_bytes
 from harness.devices.sim.passes.supported import ATOMIC_ATTRIBUTE
-from harness.devices.sim.passes.traversal import operations, source_position, source_positions, uses
+from harness.devices.sim.passes.traversal import describe_position, operations, source_position, source_positions, uses
 
 CHECK_FUNCTION = "__touchstone_check"
 _VIEWS = ("memref.reinterpret_cast", "memref.subview", "memref.cast", "memref.collapse_shape", "memref.expand_shape")
@@ -26,8 +26,12 @@ LEADING_ARGUMENTS = 2
 
 @dataclass(frozen=True)
 class Site:
-    """One access in the kernel's source. `argument` counts the author's arguments from 0; `widened` marks a load that
-    the adapter made larger than the author's mask."""
+    """One place in the kernel's source that is checked.
+
+    `kind` is `load`, `store` or `atomic` of an argument, `index` for one into a tile, or `assert`. `argument` counts
+    the author's arguments from 0 and is -1 where there is none; `widened` marks a load that the adapter made larger
+    than the author's mask; `message` is an assertion's.
+    """
 
     kind: str
     argument: int
@@ -35,13 +39,20 @@ class Site:
     line: int
     column: int
     widened: bool = False
+    message: str = ""
 
 
-class _Checker:
+class Checker:
+    """Guards the accesses of `kernel`; `context` is its pointer to the launch's records. `sites` has every place that
+    is checked, by number; `unknown` the places of accesses whose argument is not known."""
+
     def __init__(self, kernel: Any, context: Any) -> None:
+        self.kernel = kernel
         self.context = context
         self.sites: list[Site] = []
         self.unknown: list[str] = []
+        # Bytes that belong to no argument are counted behind the last one's.
+        self.uncounted = 2 * (len(kernel.arguments) - LEADING_ARGUMENTS)
         self.roots: list[tuple[Any, int]] = [
             (argument, number - LEADING_ARGUMENTS)
             for number, argument in enumerate(kernel.arguments)
@@ -50,8 +61,12 @@ class _Checker:
 
     def root(self, value: Any) -> tuple[Any, int] | None:
         """The argument that a memref is a view of, and its number; None for a local buffer."""
-        while isinstance(value.owner, ir.Operation | ir.OpView) and value.owner.name in _VIEWS:
+        view = value
+        while not isinstance(value.owner, ir.Block) and value.owner.name in _VIEWS:
             value = value.owner.operands[0]
+        if not isinstance(value.owner, ir.Block) and value.owner.name == POINTER_CAST:
+            self.unknown.append(describe_position(view.owner.location))
+            return None
         for argument, number in self.roots:
             if value == argument:
                 return argument, number
@@ -79,21 +94,26 @@ class _Checker:
                 high = arith.addi(high, arith.maxsi(span, nothing))
                 count = arith.muli(count, arith.maxsi(size, nothing))
         extent = memref.dim(argument, nothing)
-        position = source_position(op.location) or ("unknown", 0, 0)
-        site = Site(kind, number, *position, widened=widened)
+        site = Site(kind, number, *_position(op), widened=widened)
+        size = arith.muli(count, index(element_bytes(shaped.element_type)))
+        return self._check(site, 2 * number + (kind != "load"), low, high, extent, size), extent
+
+    def _check(self, site: Site, counter: int, low: Any, high: Any, extent: Any, size: Any) -> Any:
+        """A check of [low, high] against [0, extent) that counts `size` bytes; whether it held."""
         i32 = ir.IntegerType.get_signless(32)
-        arguments = [
-            self.context,
-            arith.constant(i32, ir.IntegerAttr.get(i32, len(self.sites))),
-            arith.constant(i32, ir.IntegerAttr.get(i32, 2 * number + (kind != "load"))),
-            low,
-            high,
-            extent,
-            arith.muli(count, index(element_bytes(shaped.element_type))),
-        ]
+        numbers = [arith.constant(i32, ir.IntegerAttr.get(i32, value)) for value in (len(self.sites), counter)]
         self.sites.append(site)
-        call = func.CallOp([ir.IntegerType.get_signless(1)], CHECK_FUNCTION, arguments)
-        return call.results[0], extent
+        arguments = [self.context, *numbers, low, high, extent, size]
+        return func.CallOp([ir.IntegerType.get_signless(1)], CHECK_FUNCTION, arguments).results[0]
+
+    def tile_index(self, op: Any, number: Any, extent: Any) -> Any:
+        """Whether an index lies inside a tile; recorded where it does not."""
+        return self._check(Site("index", -1, *_position(op)), self.uncounted, number, number, extent, index(1))
+
+    def assertion(self, op: Any, message: str, number: Any) -> None:
+        """Record that an assertion does not hold for element `number`."""
+        site = Site("assert", -1, *_position(op), message=message)
+        self._check(site, self.uncounted, number, number, index(0), index(1))
 
     def copy(self, op: Any) -> None:
         source, target = op.operands
@@ -159,6 +179,26 @@ class _Checker:
                 end = scf.YieldOp([])
         op.move_before(end)
 
+    def guard_accesses(self) -> None:
+        """Put every access to an argument under a check."""
+        for op in operations(self.kernel):
+            name = op.name
+            if name == "memref.copy":
+                self.copy(op)
+            elif name == "memref.load":
+                self.load(op)
+            elif name == "memref.store":
+                self.store(op, op.operands[1], list(op.operands)[2:], "store")
+            elif name == "bufferization.materialize_in_destination" and not op.results:
+                self.store(op, op.operands[1], [], "store")
+            elif name.startswith("linalg.") and not op.results and op.operands:
+                kind = "atomic" if ATOMIC_ATTRIBUTE in op.attributes else "store"
+                self.store(op, op.operands[len(op.operands) - 1], [], kind)
+
+
+def _position(op: Any) -> tuple[str, int, int]:
+    return source_position(op.location) or ("unknown", 0, 0)
+
 
 def _selected_at_once(copy: Any) -> bool:
     """Whether the loaded tile goes into a select that has the load's own position: the adapter's way with a mask that
@@ -170,23 +210,3 @@ def _selected_at_once(copy: Any) -> bool:
         if user.name == "bufferization.to_tensor"
         for consumer, _ in uses(user.results[0])
     )
-
-
-def insert_checks(kernel: Any, context: Any) -> list[Site]:
-    """Guard every access of `kernel` to its arguments; `context` is its pointer to the launch's records. Returns the
-    sites by number."""
-    checker = _Checker(kernel, context)
-    for op in operations(kernel):
-        name = op.name
-        if name == "memref.copy":
-            checker.copy(op)
-        elif name == "memref.load":
-            checker.load(op)
-        elif name == "memref.store":
-            checker.store(op, op.operands[1], list(op.operands)[2:], "store")
-        elif name == "bufferization.materialize_in_destination" and not op.results:
-            checker.store(op, op.operands[1], [], "store")
-        elif name.startswith("linalg.") and not op.results and op.operands:
-            kind = "atomic" if ATOMIC_ATTRIBUTE in op.attributes else "store"
-            checker.store(op, op.operands[len(op.operands) - 1], [], kind)
-    return checker.sites

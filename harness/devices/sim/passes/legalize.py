@@ -21,8 +21,27 @@ def readable(linalg_ir: str) -> str:
     """The adapter's generic IR with the changed operations under the foreign dialect, so that MLIR 22 reads it: it
     rejects an unknown operation of a dialect that it knows. Only the quoted names of operations change."""
     for name in _CHANGED:
-        linalg_ir = linalg_ir.replace(f'"{name}"(', f'"{FOREIGN}.{name.split(".")[1]}"(')
-    return linalg_ir
+        linalg_ir = linalg_ir.replace(f'"{name}"(', _foreign(name))
+    # A yield is rejected outside an operation that its dialect knows, so that of a renamed one is renamed with it.
+    pieces = linalg_ir.split(_foreign("linalg.map"))
+    regions = [_split_region(piece) for piece in pieces[1:]]
+    renamed = [region.replace('"linalg.yield"(', _foreign("linalg.yield")) + rest for region, rest in regions]
+    return _foreign("linalg.map").join([pieces[0], *renamed])
+
+
+def _foreign(name: str) -> str:
+    """The head of an operation in generic form, under the foreign dialect."""
+    return f'"{FOREIGN}.{name.split(".")[1]}"('
+
+
+def _split_region(text: str) -> tuple[str, str]:
+    """Text up to the end of the first region in it, and the rest."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if character == "}" and depth == 0:
+            return text[:place], text[place:]
+    return text, ""
 
 
 def legalize(module: Any) -> None:

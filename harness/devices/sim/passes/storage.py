@@ -14,6 +14,8 @@ from harness.devices.sim.passes.traversal import describe_position, operations, 
 SLOT_FUNCTION = "__touchstone_slot"
 _STACK_BYTES = 256
 _ALIGNMENT = 64
+_LARGEST = 1 << 48
+POINTER_CAST = "hivm.hir.pointer_cast"
 
 
 def element_bytes(element: Any) -> int:
@@ -60,7 +62,23 @@ def place_buffers(kernel: Any, context: Any, first_free: int) -> int:
 
 def _slot(type_: Any, context: Any, offset: int) -> Any:
     i64 = ir.IntegerType.get_signless(64)
-    pointer = ir.Type.parse("!llvm.ptr")
+    place = llvm_dialect.ConstantOp(i64, ir.IntegerAttr.get(i64, offset)).result
+    callee = ir.FlatSymbolRefAttr.get(SLOT_FUNCTION)
+    address = llvm_dialect.CallOp(ir.Type.parse("!llvm.ptr"), [context, place], [], [], callee=callee).result
+    return _at(type_, address)
+
+
+def resolve_pointers(module: Any) -> None:
+    """Make a pointer that a kernel loaded from memory a buffer. Its extent is not known, so nothing checks it."""
+    for op in operations(module, POINTER_CAST):
+        with ir.InsertionPoint(op), op.location:
+            address = llvm_dialect.inttoptr(ir.Type.parse("!llvm.ptr"), op.operands[0])
+            replace(op, _at(ir.MemRefType(op.results[0].type), address))
+
+
+def _at(type_: Any, address: Any) -> Any:
+    """The buffer of a type at an address; a size that is not known is as large as can be."""
+    i64 = ir.IntegerType.get_signless(64)
     rank = type_.rank
     arrays = f", array<{rank} x i64>, array<{rank} x i64>" if rank else ""
     descriptor_type = ir.Type.parse(f"!llvm.struct<(ptr, ptr, i64{arrays})>")
@@ -71,15 +89,13 @@ def _slot(type_: Any, context: Any, offset: int) -> Any:
     def insert(descriptor: Any, value: Any, *position: int) -> Any:
         return llvm_dialect.InsertValueOp(descriptor, value, ir.DenseI64ArrayAttr.get(position)).result
 
-    address = llvm_dialect.CallOp(
-        pointer, [context, number(offset)], [], [], callee=ir.FlatSymbolRefAttr.get(SLOT_FUNCTION)
-    ).result
     descriptor = llvm_dialect.UndefOp(descriptor_type).result
     descriptor = insert(insert(descriptor, address, 0), address, 1)
     descriptor = insert(descriptor, number(0), 2)
     stride = 1
     for d in reversed(range(rank)):
-        descriptor = insert(descriptor, number(type_.shape[d]), 3, d)
+        size = _LARGEST if type_.is_dynamic_dim(d) else type_.shape[d]
+        descriptor = insert(descriptor, number(size), 3, d)
         descriptor = insert(descriptor, number(stride), 4, d)
-        stride *= type_.shape[d]
+        stride *= size
     return builtin.UnrealizedConversionCastOp([type_], [descriptor]).results[0]

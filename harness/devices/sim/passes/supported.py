@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from harness.devices.sim.errors import UnsupportedError
-from harness.devices.sim.passes.legalize import FOREIGN
 from harness.devices.sim.passes.traversal import describe_position, operations
 
 _ARITH = """addf addi andi bitcast ceildivsi ceildivui cmpf cmpi constant divf divsi divui extf extsi extui
 floordivsi fptosi fptoui index_cast index_castui maximumf maxnumf maxsi maxui minimumf minnumf minsi minui mulf muli
 mulsi_extended mului_extended negf ori remf remsi remui select shli shrsi shrui sitofp subf subi truncf trunci
 uitofp xori"""
-_MATH = """absf absi atan ceil cos erf exp exp2 floor fma log log1p log2 powf round roundeven rsqrt sin sqrt tan tanh
-trunc"""
+_MATH = """absf absi atan ceil cos erf exp exp2 floor fma ipowi log log1p log2 powf round roundeven rsqrt sin sqrt
+tan tanh trunc"""
 _LINALG = "batch_matmul broadcast copy fill generic index matmul reduce transpose yield"
-_MEMREF = "alloc cast collapse_shape copy dim expand_shape load reinterpret_cast store subview"
-_TENSOR = "collapse_shape empty expand_shape extract extract_slice insert insert_slice reshape"
+_MEMREF = """alloc cast collapse_shape copy dim expand_shape extract_aligned_pointer_as_index load reinterpret_cast
+store subview"""
+_TENSOR = "collapse_shape empty expand_shape extract extract_slice insert insert_slice"
 _SCF = "condition for if while yield"
-_BUFFERIZATION = "alloc_tensor materialize_in_destination to_tensor"
+_BUFFERIZATION = "alloc_tensor materialize_in_destination to_buffer to_tensor"
 
 KNOWN = frozenset(
     f"{dialect}.{name}"
@@ -32,31 +32,41 @@ KNOWN = frozenset(
         ("bufferization", _BUFFERIZATION),
         ("builtin", "module"),
         ("func", "func return"),
-        ("annotation", "mark"),
-        (FOREIGN, "to_memref"),
+        ("func", "call"),
+        ("llvm", "inttoptr"),
+        ("hivm.hir", "pointer_cast"),
     )
     for name in names.split()
 )
 
 ATOMIC_ATTRIBUTE = "GenericAtomicRMW"
-SUPPORTED_ATOMICS = frozenset({"add", "fadd", "and", "or", "xor", "max", "min", "umax", "umin"})
+SUPPORTED_ATOMICS = frozenset({"add", "fadd", "and", "or", "xor", "max", "min", "umax", "umin", "cas", "exch"})
+OWN_PREFIX = "__touchstone_"
+"""What the names of the simulator's own functions begin with."""
 
 
-def refuse_unsupported(module: Any) -> None:
+def refuse_unsupported(kernel: Any) -> None:
     """Raise UnsupportedError naming the first operation that no pass knows, with the kernel's line."""
-    for op in operations(module):
+    for op in operations(kernel):
         name = op.name
-        if name == "func.func" and not op.regions[0].blocks:
-            continue
-        if name in ("func.call", "call"):
-            raise _unsupported(f"a call of {op.attributes['callee']}", op)
-        if name not in KNOWN:
-            original = name.replace(f"{FOREIGN}.", "linalg.")
-            raise _unsupported(f"the operation '{original}'", op)
+        if name == "func.call":
+            callee = str(op.attributes["callee"])
+            if not callee.startswith(f"@{OWN_PREFIX}"):
+                raise _unsupported(f"a call of {callee}", op)
+        elif name not in KNOWN:
+            raise _unsupported(f"the operation '{name}'", op)
         if ATOMIC_ATTRIBUTE in op.attributes:
             kind = str(op.attributes[ATOMIC_ATTRIBUTE]).strip('"')
             if kind not in SUPPORTED_ATOMICS:
                 raise _unsupported(f"the atomic '{kind}'", op)
+
+
+def drop_declarations(module: Any) -> None:
+    """Remove the declarations of library functions that nothing calls any more."""
+    for op in list(module.body.operations):
+        name = op.operation.attributes["sym_name"]
+        if not op.operation.regions[0].blocks and not str(name).strip('"').startswith(OWN_PREFIX):
+            op.operation.erase()
 
 
 def _unsupported(what: str, op: Any) -> UnsupportedError:
