@@ -32,7 +32,7 @@ SLOTS = {
     "a page changes under one request": ([[4]], [[5, 1]], 128, [[644]]),
     "past the table, not page 0": ([[130]], [[5]], 128, [[-1]]),
     "no position, no page, past the table": ([[-1, 5], [3, 12]], [[7, 8], [-1, 8]], 4, [[-1, 33], [-1, -1]]),
-    "the last position of int32": ([[INT32_MAX, 2**31]], [[0]], 2**31, [[INT32_MAX, -1]]),
+    "the last position of int32": ([[INT32_MAX, 2**31]], [[0, 0]], 2**31, [[INT32_MAX, -1]]),
     "rows beyond int32": ([[130]], [[0, 40_000_000]], 128, [[5_120_000_002]]),
 }
 
