@@ -22,11 +22,14 @@ def readable(linalg_ir: str) -> str:
     rejects an unknown operation of a dialect that it knows. Only the quoted names of operations change."""
     for name in _CHANGED:
         linalg_ir = linalg_ir.replace(f'"{name}"(', _foreign(name))
-    # A yield is rejected outside an operation that its dialect knows, so that of a renamed one is renamed with it.
+    # Inside an operation that MLIR doesn't know a yield is rejected and a call finds no function.
     pieces = linalg_ir.split(_foreign("linalg.map"))
-    regions = [_split_region(piece) for piece in pieces[1:]]
-    renamed = [region.replace('"linalg.yield"(', _foreign("linalg.yield")) + rest for region, rest in regions]
-    return _foreign("linalg.map").join([pieces[0], *renamed])
+    for place, piece in enumerate(pieces[1:], start=1):
+        region, rest = _split_region(piece)
+        for name in ("linalg.yield", "func.call"):
+            region = region.replace(f'"{name}"(', _foreign(name))
+        pieces[place] = region + rest
+    return _foreign("linalg.map").join(pieces)
 
 
 def _foreign(name: str) -> str:

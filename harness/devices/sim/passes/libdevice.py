@@ -75,7 +75,7 @@ def expand_libdevice(module: Any) -> None:
     for op in operations(module, f"{FOREIGN}.map"):
         inputs, output = list(op.operands)[:-1], op.operands[len(op.operands) - 1]
         block = op.regions[0].blocks[0]
-        for call in operations(op, "func.call"):
+        for call in operations(op, f"{FOREIGN}.call"):
             symbol = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
             function = _function(symbol)
             if function is None:
