@@ -12,7 +12,7 @@ from triton.backends.driver import DriverBase
 from harness.devices.base import LaunchLog, Order
 from harness.devices.sim.backend import TARGET
 from harness.devices.sim.errors import SimulatorError
-from harness.devices.sim.launcher import LoadedKernel, run_grid
+from harness.devices.sim.launcher import GridRunner, LoadedKernel
 
 
 class _Utilities:
@@ -30,8 +30,8 @@ class _Launcher:
     def __init__(self, source: Any, metadata: Any) -> None:
         # An argument that was specialised to a constant is still passed, but the kernel has no parameter for it.
         self.passed = [name not in source.constants for name in source.signature]
-        self.names = [name for name in source.signature if name not in source.constants]
-        self.facts = metadata.sim
+        names = [name for name in source.signature if name not in source.constants]
+        self.runner = GridRunner(metadata.sim, names)
 
     def __call__(
         self,
@@ -46,17 +46,15 @@ class _Launcher:
         _exit_hook: Any,
         *arguments: Any,
     ) -> None:
-        values = [value for value, passed in zip(arguments, self.passed, strict=True) if passed]
         if gx * gy * gz == 0:
             return
-        reverse = stream.order == "reverse"
-        record, violations = run_grid(loaded, self.facts, self.names, values, (gx, gy, gz), reverse=reverse)
-        if stream.log is None:
-            if faults := [violation.text for violation in violations if not violation.warning]:
+        values = [value for value, passed in zip(arguments, self.passed, strict=True) if passed]
+        log = stream.log if stream.log is not None else LaunchLog()
+        self.runner.run(loaded, values, (gx, gy, gz), reverse=stream.order == "reverse", log=log)
+        if stream.log is None and log.violations:
+            faults = [violation.text for violation in log.violations if not violation.warning]
+            if faults:
                 raise SimulatorError("\n".join(faults))
-            return
-        stream.log.launches.append(record)
-        stream.log.violations += violations
 
 
 class SimDriver(DriverBase):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import torch
 
-from harness.devices.base import LaunchRecord, Violation
+from harness.devices.base import LaunchLog, LaunchRecord, Violation
 from harness.devices.sim import runtime
 from harness.devices.sim.faults import describe_faults
 from harness.devices.sim.objects import initialize, target_machine
@@ -22,7 +22,6 @@ from harness.devices.sim.printing import show_prints
 
 _PAGE_BYTES = 4096
 _CHUNKS_PER_THREAD = 8
-_WORDS = {"f32": "fi", "f64": "d"}
 
 
 @functools.cache
@@ -65,108 +64,151 @@ class LoadedKernel:
         self.address = self.library["__grid_team"]
 
 
-class Contexts:
+class _Contexts:
     """The threads' working memory, one block for all kernels, grown when a kernel needs more."""
 
     def __init__(self) -> None:
         self.records = (ctypes.c_int64 * (1 + runtime.RECORD_FIELDS * runtime.MAX_RECORDS))()
-        self._memory: mmap.mmap | None = None
+        self.records_address = ctypes.addressof(self.records)
+        self.running = threading.Lock()
         self.address = 0
+        self._memory: mmap.mmap | None = None
+        self._bytes = 0
 
-    def prepare(self, threads: int, stride: int, counters: int, show: Any = None) -> None:
-        """Make room for `threads` contexts of `stride` bytes and set their headers; `show` is called for prints."""
-        if self._memory is None or len(self._memory) < threads * stride:
-            self._memory = mmap.mmap(-1, threads * stride)
+    def reserve(self, size: int) -> None:
+        if size > self._bytes:
+            self._memory = mmap.mmap(-1, size)
+            self._bytes = size
             self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        printer = ctypes.cast(show, ctypes.c_void_p).value or 0 if show else 0
-        header = struct.pack("<qQQ", 0, ctypes.addressof(self.records), printer)
-        header = header.ljust(runtime.COUNTERS_OFFSET + 8 * counters, b"\0")
-        for thread in range(threads):
-            self._memory[thread * stride : thread * stride + len(header)] = header
-        self.records[0] = 0
 
-    def counters(self, threads: int, stride: int, count: int) -> list[int]:
-        """The byte counters, summed over threads."""
-        totals = [0] * count
-        for thread in range(threads):
-            start = self.address + thread * stride + runtime.COUNTERS_OFFSET
-            for number, value in enumerate((ctypes.c_int64 * count).from_address(start)):
-                totals[number] += value
-        return totals
-
-    def faults(self) -> tuple[int, list[tuple[int, ...]]]:
-        """(how many faults there were, the recorded ones as (site, low, high, extent, program))."""
-        total = self.records[0]
+    def faults(self) -> list[tuple[int, ...]]:
+        """The recorded faults as (site, low, high, extent, program)."""
         fields = runtime.RECORD_FIELDS
-        kept = min(total, runtime.MAX_RECORDS)
-        return total, [tuple(self.records[1 + fields * i : 1 + fields * (i + 1)]) for i in range(kept)]
+        kept = min(self.records[0], runtime.MAX_RECORDS)
+        return [tuple(self.records[1 + fields * i : 1 + fields * (i + 1)]) for i in range(kept)]
 
 
-_CONTEXTS = Contexts()
-_RUNNING = threading.Lock()
-"""One launch at a time: it has all the threads, and the contexts are shared."""
+_CONTEXTS = _Contexts()
+
+
+class _Team(ctypes.Structure):
+    """What `__grid_team` reads."""
+
+    _fields_ = (
+        ("arguments", ctypes.c_void_p),
+        ("taken", ctypes.c_void_p),
+        ("total", ctypes.c_int64),
+        ("chunk", ctypes.c_int64),
+        ("reverse", ctypes.c_int64),
+        ("gx", ctypes.c_int32),
+        ("gy", ctypes.c_int32),
+        ("gz", ctypes.c_int64),
+        ("contexts", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+    )
 
 
 def _extent(tensor: torch.Tensor) -> int:
     """Elements from the first to the last that the view addresses, both included."""
+    if tensor.is_contiguous():
+        return tensor.numel()
     if tensor.numel() == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _packed(names: Sequence[str], types: Sequence[str], values: Sequence[Any]) -> bytes:
-    words = []
-    for name, type_, value in zip(names, types, values, strict=True):
-        if type_.startswith("memref"):
-            if not isinstance(value, torch.Tensor):
-                raise TypeError(f"argument {name!r} must be a tensor, got {type(value).__name__}")
-            if value.device.type != "cpu":
-                raise ValueError(f"argument {name!r} must be on the cpu to run on sim, got {value.device}")
-            words.append(struct.pack("<QQ", value.data_ptr(), _extent(value)))
-        elif type_ in _WORDS:
-            words.append(struct.pack(f"<{_WORDS[type_]}", *([value, 0] if type_ == "f32" else [value])))
-        else:
-            words.append(struct.pack("<q", int(value)))
-    return b"".join(words)
+class GridRunner:
+    """Everything about launching one kernel that is the same for every launch.
 
+    `facts` is what the compiler said of the kernel, `names` its parameters that are passed at run time.
+    """
 
-def run_grid(
-    loaded: LoadedKernel,
-    facts: dict[str, Any],
-    names: Sequence[str],
-    values: Sequence[Any],
-    grid: tuple[int, int, int],
-    *,
-    reverse: bool,
-) -> tuple[LaunchRecord, list[Violation]]:
-    """Run every program of the grid; returns the traffic and the faults."""
-    total = grid[0] * grid[1] * grid[2]
-    threads = 1 if facts["serial"] else max(1, min(torch.get_num_threads(), total))
-    stride = (facts["context_bytes"] + _PAGE_BYTES - 1) // _PAGE_BYTES * _PAGE_BYTES + _PAGE_BYTES
-    count = runtime.counters(len(facts["arguments"]))
-    with _RUNNING:
-        show = show_prints(facts["prints"], grid) if facts["prints"] else None
-        _CONTEXTS.prepare(threads, stride, count, show)
-        arguments = ctypes.create_string_buffer(_packed(names, facts["arguments"], values))
-        taken = ctypes.c_int64(0)
-        team = struct.pack(
-            "<QQqqqiiqQq",
-            ctypes.addressof(arguments),
-            ctypes.addressof(taken),
-            total,
-            max(1, total // (threads * _CHUNKS_PER_THREAD)),
-            reverse,
-            *grid,
-            _CONTEXTS.address,
-            stride,
+    def __init__(self, facts: dict[str, Any], names: Sequence[str]) -> None:
+        self.facts = facts
+        self.names = tuple(names)
+        self.types: tuple[str, ...] = tuple(facts["arguments"])
+        self.stride = -(-facts["context_bytes"] // _PAGE_BYTES) * _PAGE_BYTES + _PAGE_BYTES
+        self.counters = runtime.counters(len(self.types))
+        words = sum(2 if type_.startswith("memref") else 1 for type_ in self.types)
+        self.arguments = (ctypes.c_int64 * max(words, 1))()
+        self.taken = ctypes.c_int64(0)
+        self.team = _Team(arguments=ctypes.addressof(self.arguments), taken=ctypes.addressof(self.taken))
+        self.team.stride = self.stride
+        self.team_address = ctypes.addressof(self.team)
+
+    def run(
+        self, loaded: LoadedKernel, values: Sequence[Any], grid: tuple[int, int, int], *, reverse: bool, log: LaunchLog
+    ) -> None:
+        """Run every program of the grid; traffic and faults go into the log."""
+        total = grid[0] * grid[1] * grid[2]
+        threads = 1 if self.facts["serial"] else max(1, min(torch.get_num_threads(), total))
+        show: Any = show_prints(self.facts["prints"], grid) if self.facts["prints"] else None
+        with _CONTEXTS.running:
+            self._pack(values)
+            self._head(threads, ctypes.cast(show, ctypes.c_void_p).value or 0 if show else 0)
+            team = self.team
+            self.taken.value = 0
+            team.total = total
+            team.chunk = max(1, total // (threads * _CHUNKS_PER_THREAD))
+            team.reverse = reverse
+            team.gx, team.gy, team.gz = grid
+            team.contexts = _CONTEXTS.address
+            _team_runner()(loaded.address, self.team_address, threads, 0)
+            moved = self._moved(threads)
+            number = _CONTEXTS.records[0]
+            faults = _CONTEXTS.faults() if number else []
+        log.launches.append(
+            LaunchRecord(
+                kernel=self.facts["kernel"],
+                grid=grid,
+                bytes_read={name: moved[2 * i] for i, name in enumerate(self.names) if moved[2 * i]},
+                bytes_written={name: moved[2 * i + 1] for i, name in enumerate(self.names) if moved[2 * i + 1]},
+            )
         )
-        _team_runner()(loaded.address, team, threads, 0)
-        moved = _CONTEXTS.counters(threads, stride, count)
-        number, faults = _CONTEXTS.faults()
-    record = LaunchRecord(
-        kernel=facts["kernel"],
-        grid=grid,
-        bytes_read={name: moved[2 * i] for i, name in enumerate(names) if moved[2 * i]},
-        bytes_written={name: moved[2 * i + 1] for i, name in enumerate(names) if moved[2 * i + 1]},
-    )
-    return record, describe_faults(facts, names, values, grid, faults, number)
+        log.violations += self._violations(values, grid, faults, number)
+
+    def _violations(
+        self, values: Sequence[Any], grid: tuple[int, int, int], faults: list[tuple[int, ...]], number: int
+    ) -> list[Violation]:
+        if not number and not self.facts["unchecked"]:
+            return []
+        return describe_faults(self.facts, self.names, values, grid, faults, number)
+
+    def _pack(self, values: Sequence[Any]) -> None:
+        """Put the arguments where the driver loads them: a tensor is its address and extent, a scalar its bits."""
+        words, place = self.arguments, 0
+        for name, type_, value in zip(self.names, self.types, values, strict=True):
+            if type_.startswith("memref"):
+                if not isinstance(value, torch.Tensor):
+                    raise TypeError(f"argument {name!r} must be a tensor, got {type(value).__name__}")
+                if value.is_cpu is False:
+                    raise ValueError(f"argument {name!r} must be on the cpu to run on sim, got {value.device}")
+                words[place] = value.data_ptr()
+                words[place + 1] = _extent(value)
+                place += 2
+                continue
+            if type_ == "f32":
+                (words[place],) = struct.unpack("<q", struct.pack("<fi", value, 0))
+            elif type_ == "f64":
+                (words[place],) = struct.unpack("<q", struct.pack("<d", value))
+            else:
+                words[place] = int(value)
+            place += 1
+
+    def _head(self, threads: int, printer: int) -> None:
+        """Set the contexts' headers and clear their counters and the fault records."""
+        _CONTEXTS.reserve(threads * self.stride)
+        header = struct.pack("<qQQ", 0, _CONTEXTS.records_address, printer)
+        header = header.ljust(runtime.COUNTERS_OFFSET + 8 * self.counters, b"\0")
+        for thread in range(threads):
+            ctypes.memmove(_CONTEXTS.address + thread * self.stride, header, len(header))
+        _CONTEXTS.records[0] = 0
+
+    def _moved(self, threads: int) -> list[int]:
+        """The byte counters, summed over threads."""
+        first = _CONTEXTS.address + runtime.COUNTERS_OFFSET
+        parts = [
+            struct.unpack(f"<{self.counters}q", ctypes.string_at(first + thread * self.stride, 8 * self.counters))
+            for thread in range(threads)
+        ]
+        return [sum(part) for part in zip(*parts, strict=True)]
