@@ -47,7 +47,8 @@ def print_findings(findings: Sequence[Finding], *, console: Console) -> None:
     """One line a finding, and under a failed one the command that mends it."""
     style = {"ok": "green", "note": "yellow", "failed": "bold red"}
     for finding in findings:
-        console.print(Text(f"{finding.state:7}", style=style[finding.state]), f"{finding.subject}: {finding.found}")
+        line = Text(f"{finding.state:7}", style=style[finding.state])
+        console.print(line.append(f" {finding.subject}: {finding.found}", style="default"), soft_wrap=True)
         if finding.mend:
             console.print(Text(f"        mend: {finding.mend}"), soft_wrap=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 import sys
 import time
@@ -193,8 +194,10 @@ def _relative_l2(fixture: Fixture, name: str, exact: torch.Tensor, device: torch
     if fixture.specs[name].written_rows is not None:
         rows = fixture.mapped_rows(name)
         exact, device = (pool.reshape(-1, pool.shape[-1])[rows] for pool in (exact, device))
-    norm = torch.linalg.vector_norm(exact).item()
-    return torch.linalg.vector_norm(device - exact).item() / norm if norm else float("nan")
+    norm, distance = (float(torch.linalg.vector_norm(side)) for side in (exact, device - exact))
+    if norm:
+        return distance / norm
+    return math.inf if distance else 0.0
 
 
 def _reason(error: Exception) -> str:

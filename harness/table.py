@@ -53,7 +53,7 @@ def _row(report: Report) -> tuple[str | Text, ...]:
         report.stage,
         report.case.id,
         verdict,
-        worst_figure(report.verdicts),
+        Text(worst_figure(report.verdicts)),
         "" if error is None else f"{error:.2%}",
         *(f"{time:.3f}" for time in times),
     )

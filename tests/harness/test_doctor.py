@@ -47,9 +47,12 @@ def test_what_raises_is_a_failed_finding(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_only_a_failure_sets_the_exit_status(
     state: doctor.State, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "EXAMINATIONS", {"triton": lambda: (state, "found", "mend it")})
+    monkeypatch.setattr(doctor, "EXAMINATIONS", {"triton": lambda: (state, "found [1]", "pip install 'a[b]'")})
     assert cli.main(["doctor"]) == status
-    assert capsys.readouterr().out.split("\n")[:2] == [f"{state:7} triton: found", "        mend: mend it"]
+    assert capsys.readouterr().out.split("\n")[:2] == [
+        f"{state:7} triton: found [1]",
+        "        mend: pip install 'a[b]'",
+    ]
 
 
 def test_a_cache_that_cannot_be_written_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
