@@ -115,7 +115,7 @@ def lower(linalg_ir: str) -> Lowered:
             module, [runtime.DECLARATIONS[f] for f in (CHECK_FUNCTION, EXP_FUNCTION, PRINT_FUNCTION, SLOT_FUNCTION)]
         )
         legalize(module)
-        checker = Checker(kernel, pointer)
+        checker = Checker(kernel, pointer, len(types) - LEADING_ARGUMENTS)
         expand_libdevice(module)
         expand_library(module, checker.tile_index)
         prints = expand_messages(module, checker)

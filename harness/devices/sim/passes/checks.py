@@ -43,16 +43,17 @@ class Site:
 
 
 class Checker:
-    """Guards the accesses of `kernel`; `context` is its pointer to the launch's records. `sites` has every place that
-    is checked, by number; `unknown` the places of accesses whose argument is not known."""
+    """Guards the accesses of `kernel`, which has so many of the author's `arguments`; `context` is its pointer to the
+    launch's records. `sites` has every place that is checked, by number; `unknown` the places of accesses whose
+    argument is not known."""
 
-    def __init__(self, kernel: Any, context: Any) -> None:
+    def __init__(self, kernel: Any, context: Any, arguments: int) -> None:
         self.kernel = kernel
         self.context = context
         self.sites: list[Site] = []
         self.unknown: list[str] = []
         # Bytes that belong to no argument are counted behind the last one's.
-        self.uncounted = 2 * (len(kernel.arguments) - LEADING_ARGUMENTS)
+        self.uncounted = 2 * arguments
         self.roots: list[tuple[Any, int]] = [
             (argument, number - LEADING_ARGUMENTS)
             for number, argument in enumerate(kernel.arguments)

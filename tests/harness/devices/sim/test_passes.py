@@ -8,6 +8,7 @@ from mlir import ir
 from harness.devices.sim.errors import UnsupportedError
 from harness.devices.sim.lowering import lower
 from harness.devices.sim.passes.carried import carry_in_place
+from harness.devices.sim.passes.checks import Checker
 from harness.devices.sim.passes.legalize import legalize, readable
 from harness.devices.sim.passes.machine_types import to_machine_types
 from harness.devices.sim.passes.matmul import fold_transposes, lower_products
@@ -16,6 +17,7 @@ from harness.devices.sim.passes.storage import place_buffers
 from harness.devices.sim.passes.structured import broadcasts_to_generic, reductions_to_generic
 from harness.devices.sim.passes.supported import refuse_unsupported
 from harness.devices.sim.passes.traversal import describe_position, kernel_function, operations
+from harness.devices.sim.runtime import counters
 
 
 @pytest.fixture(autouse=True)
@@ -207,6 +209,12 @@ def test_a_product_of_other_types_is_refused():
     )
     with pytest.raises(UnsupportedError, match="a dot of i32 and i32 into i32"):
         lower_products(module)
+
+
+def test_bytes_of_no_argument_have_the_last_counter():
+    module = parse("", "%lock: memref<?xi8>, %work: memref<?xi8>, %x: memref<?xf32>, %n: i32, %context: !llvm.ptr")
+    kernel = kernel_function(module)
+    assert Checker(kernel, kernel.arguments[4], 2).uncounted == counters(2) - 1 == 4
 
 
 def test_every_argument_access_is_a_site():
