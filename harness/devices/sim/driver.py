@@ -49,12 +49,12 @@ class _Launcher:
         if gx * gy * gz == 0:
             return
         values = [value for value, passed in zip(arguments, self.passed, strict=True) if passed]
-        log = stream.log if stream.log is not None else LaunchLog()
-        self.runner.run(loaded, values, (gx, gy, gz), reverse=stream.order == "reverse", log=log)
-        if stream.log is None and log.violations:
-            faults = [violation.text for violation in log.violations if not violation.warning]
-            if faults:
-                raise SimulatorError("\n".join(faults))
+        reverse = stream.order == "reverse"
+        violations = self.runner.run(loaded, values, (gx, gy, gz), reverse=reverse, log=stream.log)
+        if stream.log is not None:
+            stream.log.violations += violations
+        elif faults := [violation.text for violation in violations if not violation.warning]:
+            raise SimulatorError("\n".join(faults))
 
 
 class SimDriver(DriverBase):  # type: ignore[misc]

@@ -110,8 +110,6 @@ class _Team(ctypes.Structure):
 
 def _extent(tensor: torch.Tensor) -> int:
     """Elements from the first to the last that the view addresses, both included."""
-    if tensor.is_contiguous():
-        return tensor.numel()
     if tensor.numel() == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -129,17 +127,25 @@ class GridRunner:
         self.types: tuple[str, ...] = tuple(facts["arguments"])
         self.stride = -(-facts["context_bytes"] // _PAGE_BYTES) * _PAGE_BYTES + _PAGE_BYTES
         self.counters = runtime.counters(len(self.types))
-        words = sum(2 if type_.startswith("memref") else 1 for type_ in self.types)
-        self.arguments = (ctypes.c_int64 * max(words, 1))()
+        # Two words for a tensor, one for a scalar.
+        self.arguments = (ctypes.c_int64 * (2 * len(self.types) + 1))()
         self.taken = ctypes.c_int64(0)
+        self.counts = struct.Struct(f"<{self.counters}q")
+        self.tensors = [type_.startswith("memref") for type_ in self.types]
         self.team = _Team(arguments=ctypes.addressof(self.arguments), taken=ctypes.addressof(self.taken))
         self.team.stride = self.stride
         self.team_address = ctypes.addressof(self.team)
 
     def run(
-        self, loaded: LoadedKernel, values: Sequence[Any], grid: tuple[int, int, int], *, reverse: bool, log: LaunchLog
-    ) -> None:
-        """Run every program of the grid; traffic and faults go into the log."""
+        self,
+        loaded: LoadedKernel,
+        values: Sequence[Any],
+        grid: tuple[int, int, int],
+        *,
+        reverse: bool,
+        log: LaunchLog | None,
+    ) -> list[Violation]:
+        """Run every program of the grid; traffic goes into the log. Returns the faults."""
         total = grid[0] * grid[1] * grid[2]
         threads = 1 if self.facts["serial"] else max(1, min(torch.get_num_threads(), total))
         show: Any = show_prints(self.facts["prints"], grid) if self.facts["prints"] else None
@@ -154,22 +160,18 @@ class GridRunner:
             team.gx, team.gy, team.gz = grid
             team.contexts = _CONTEXTS.address
             _team_runner()(loaded.address, self.team_address, threads, 0)
-            moved = self._moved(threads)
+            moved = self._moved(threads) if log is not None else ()
             number = _CONTEXTS.records[0]
             faults = _CONTEXTS.faults() if number else []
-        log.launches.append(
-            LaunchRecord(
-                kernel=self.facts["kernel"],
-                grid=grid,
-                bytes_read={name: moved[2 * i] for i, name in enumerate(self.names) if moved[2 * i]},
-                bytes_written={name: moved[2 * i + 1] for i, name in enumerate(self.names) if moved[2 * i + 1]},
+        if log is not None:
+            log.launches.append(
+                LaunchRecord(
+                    kernel=self.facts["kernel"],
+                    grid=grid,
+                    bytes_read={name: moved[2 * i] for i, name in enumerate(self.names) if moved[2 * i]},
+                    bytes_written={name: moved[2 * i + 1] for i, name in enumerate(self.names) if moved[2 * i + 1]},
+                )
             )
-        )
-        log.violations += self._violations(values, grid, faults, number)
-
-    def _violations(
-        self, values: Sequence[Any], grid: tuple[int, int, int], faults: list[tuple[int, ...]], number: int
-    ) -> list[Violation]:
         if not number and not self.facts["unchecked"]:
             return []
         return describe_faults(self.facts, self.names, values, grid, faults, number)
@@ -177,16 +179,15 @@ class GridRunner:
     def _pack(self, values: Sequence[Any]) -> None:
         """Put the arguments where the driver loads them: a tensor is its address and extent, a scalar its bits."""
         words, place = self.arguments, 0
-        for name, type_, value in zip(self.names, self.types, values, strict=True):
-            if type_.startswith("memref"):
-                if not isinstance(value, torch.Tensor):
-                    raise TypeError(f"argument {name!r} must be a tensor, got {type(value).__name__}")
-                if value.is_cpu is False:
-                    raise ValueError(f"argument {name!r} must be on the cpu to run on sim, got {value.device}")
+        for number, value in enumerate(values):
+            if self.tensors[number]:
+                if not isinstance(value, torch.Tensor) or not value.is_cpu:
+                    raise self._no_cpu_tensor(number, value)
                 words[place] = value.data_ptr()
-                words[place + 1] = _extent(value)
+                words[place + 1] = value.numel() if value.is_contiguous() else _extent(value)
                 place += 2
                 continue
+            type_ = self.types[number]
             if type_ == "f32":
                 (words[place],) = struct.unpack("<q", struct.pack("<fi", value, 0))
             elif type_ == "f64":
@@ -194,6 +195,12 @@ class GridRunner:
             else:
                 words[place] = int(value)
             place += 1
+
+    def _no_cpu_tensor(self, number: int, value: Any) -> Exception:
+        name = self.names[number]
+        if isinstance(value, torch.Tensor):
+            return ValueError(f"argument {name!r} must be on the cpu to run on sim, got {value.device}")
+        return TypeError(f"argument {name!r} must be a tensor, got {type(value).__name__}")
 
     def _head(self, threads: int, printer: int) -> None:
         """Set the contexts' headers and clear their counters and the fault records."""
@@ -204,11 +211,11 @@ class GridRunner:
             ctypes.memmove(_CONTEXTS.address + thread * self.stride, header, len(header))
         _CONTEXTS.records[0] = 0
 
-    def _moved(self, threads: int) -> list[int]:
+    def _moved(self, threads: int) -> tuple[int, ...]:
         """The byte counters, summed over threads."""
         first = _CONTEXTS.address + runtime.COUNTERS_OFFSET
         parts = [
-            struct.unpack(f"<{self.counters}q", ctypes.string_at(first + thread * self.stride, 8 * self.counters))
+            self.counts.unpack(ctypes.string_at(first + thread * self.stride, 8 * self.counters))
             for thread in range(threads)
         ]
-        return [sum(part) for part in zip(*parts, strict=True)]
+        return parts[0] if threads == 1 else tuple(map(sum, zip(*parts, strict=True)))
