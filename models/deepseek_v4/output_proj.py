@@ -113,19 +113,19 @@ def launch(
     o_q_scale: Tensor,
     x_out: Tensor,
 ) -> None:
+    bf16 = torch.bfloat16
+    tokens, heads, head_dim = check_tensor("attn_out", attn_out, shape=(None, None, None), dtype=bf16).shape
     device = attn_out.device
-    tokens, heads, head_dim = attn_out.shape
-    groups, o_lora = wo_a.shape[:2]
-    hidden = wo_b.shape[0]
-    check_tensor("attn_out", attn_out, shape=(tokens, heads, head_dim), dtype=torch.bfloat16)
-    group_input = heads * head_dim // groups
-    check_tensor("wo_a", wo_a, shape=(groups, o_lora, group_input), dtype=torch.bfloat16, device=device)
-    check_tensor("wo_b", wo_b, shape=(hidden, groups * o_lora), dtype=torch.int8, device=device)
+    groups, o_lora, inputs = check_tensor("wo_a", wo_a, shape=(None, None, None), dtype=bf16, device=device).shape
+    if groups * inputs != heads * head_dim:
+        raise ValueError(f"wo_a must take {heads * head_dim} inputs in all, got {groups} groups of {inputs}")
+    check_tensor("wo_b", wo_b, shape=(None, groups * o_lora), dtype=torch.int8, device=device)
+    hidden = len(wo_b)
     check_tensor("wo_b_scale", wo_b_scale, shape=(hidden,), dtype=torch.float32, device=device)
     check_tensor("o_a", o_a, shape=(tokens, groups, o_lora), dtype=torch.float32, device=device)
     check_tensor("o_q", o_q, shape=(tokens, groups, o_lora), dtype=torch.int8, device=device)
     check_tensor("o_q_scale", o_q_scale, shape=(tokens, groups), dtype=torch.float32, device=device)
-    check_tensor("x_out", x_out, shape=(tokens, hidden), dtype=torch.bfloat16, device=device)
+    check_tensor("x_out", x_out, shape=(tokens, hidden), dtype=bf16, device=device)
     if not tokens:
         return
     launch_project(attn_out, wo_a, o_a)

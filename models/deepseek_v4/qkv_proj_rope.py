@@ -202,24 +202,21 @@ def launch(
     qr: Tensor,
     qr_scale: Tensor,
 ) -> None:
-    device = x.device
-    tokens, hidden = x.shape
-    heads, head_dim = q.shape[1:]
-    q_lora, half = wq_a.shape[0], rope_cos.shape[1]
     bf16, fp32 = torch.bfloat16, torch.float32
-    check_tensor("x", x, shape=(tokens, hidden), dtype=bf16, device=device)
-    check_tensor("wq_a", wq_a, shape=(q_lora, hidden), dtype=bf16, device=device)
+    tokens, hidden = check_tensor("x", x, shape=(None, None), dtype=bf16).shape
+    device = x.device
+    heads, head_dim = check_tensor("q", q, shape=(tokens, None, None), dtype=bf16, device=device).shape[1:]
+    q_lora = len(check_tensor("wq_a", wq_a, shape=(None, hidden), dtype=bf16, device=device))
+    half = check_tensor("rope_cos", rope_cos, shape=(None, None), dtype=bf16, device=device).shape[1]
     check_tensor("q_norm_w", q_norm_w, shape=(q_lora,), dtype=bf16, device=device)
     check_tensor("wq_b", wq_b, shape=(heads * head_dim, q_lora), dtype=torch.int8, device=device)
     check_tensor("wq_b_scale", wq_b_scale, shape=(heads * head_dim,), dtype=fp32, device=device)
     check_tensor("wkv", wkv, shape=(head_dim, hidden), dtype=bf16, device=device)
     check_tensor("kv_norm_w", kv_norm_w, shape=(head_dim,), dtype=bf16, device=device)
     check_tensor("position_ids", position_ids, shape=(tokens,), dtype=torch.int32, device=device)
-    check_tensor("rope_cos", rope_cos, shape=(None, half), dtype=bf16, device=device)
     check_tensor("rope_sin", rope_sin, shape=rope_cos.shape, dtype=bf16, device=device)
     check_tensor("q_a", q_a, shape=(tokens, q_lora), dtype=fp32, device=device)
     check_tensor("kv_a", kv_a, shape=(tokens, head_dim), dtype=fp32, device=device)
-    check_tensor("q", q, shape=(tokens, heads, head_dim), dtype=bf16, device=device)
     check_tensor("kv", kv, shape=(tokens, head_dim), dtype=bf16, device=device)
     check_tensor("qr", qr, shape=(tokens, q_lora), dtype=torch.int8, device=device)
     check_tensor("qr_scale", qr_scale, shape=(tokens, 1), dtype=fp32, device=device)

@@ -104,7 +104,7 @@ def sparse_attention_kernel(
     for start in range(0, length, BW):
         k = start + tl.arange(0, BW)
         index = tl.load(index_ptr + token * WINDOW + k)
-        seen = index >= 0
+        seen = (k < length) & (index >= 0)
         # A masked lane of a gather is read all the same, so its index is clamped; the mask makes the row 0, because a
         # NaN in the row clamped to would survive a probability of 0. int64: a pool may pass 2^31 elements.
         row = tl.where(seen, index, 0).to(tl.int64)[:, None] * WIDTH
@@ -142,20 +142,19 @@ def launch(
     softmax_scale: float,
     attn_out: Tensor,
 ) -> None:
+    tokens, heads, head_dim = check_tensor("q", q, shape=(None, None, None), dtype=torch.bfloat16).shape
     device = q.device
-    tokens, heads, head_dim = q.shape
-    window, half = swa_indices.shape[1], rope_cos.shape[1]
-    check_tensor("q", q, shape=(tokens, heads, head_dim), dtype=torch.bfloat16)
     check_tensor("kv_cache", kv_cache, shape=(None, None, head_dim), dtype=torch.bfloat16, device=device)
-    check_tensor("swa_indices", swa_indices, shape=(tokens, window), dtype=torch.int32, device=device)
+    check_tensor("swa_indices", swa_indices, shape=(tokens, None), dtype=torch.int32, device=device)
     check_tensor("swa_lens", swa_lens, shape=(tokens,), dtype=torch.int32, device=device)
     check_tensor("attn_sink", attn_sink, shape=(heads,), dtype=torch.float32, device=device)
     check_tensor("position_ids", position_ids, shape=(tokens,), dtype=torch.int32, device=device)
-    check_tensor("rope_cos", rope_cos, shape=(None, half), dtype=torch.bfloat16, device=device)
+    check_tensor("rope_cos", rope_cos, shape=(None, None), dtype=torch.bfloat16, device=device)
     check_tensor("rope_sin", rope_sin, shape=rope_cos.shape, dtype=torch.bfloat16, device=device)
     check_tensor("attn_out", attn_out, shape=q.shape, dtype=torch.bfloat16, device=device)
     if tokens:
         block = 16
+        window, half = swa_indices.shape[1], rope_cos.shape[1]
         sparse_attention_kernel[(tokens, heads // block)](
             q, kv_cache, swa_indices, swa_lens, attn_sink, position_ids, rope_cos, rope_sin, attn_out, softmax_scale,
             HEADS=heads, WIDTH=head_dim, HALF=half, WINDOW=window, BH=block, BW=tile(window, 64),

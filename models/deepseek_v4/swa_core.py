@@ -125,11 +125,11 @@ STAGE = Stage(
     specs=specs,
     golden=golden,
     launch=launch,
-    # A bf16 step of x_norm moves kv by a step times a weight, 1 / sqrt(hidden): up to 1/1000 of its rms. bf16 steps of
-    # attn_out move o_a by 1/2000 of its rms, and so one in fifty of its codes by a step, 1/35 of the rms: an error of
-    # rms / 256 of x_out, of which rms / 64 is four standard deviations.
+    # x_norm on a bf16 tie may round the other way: that moves kv by a step times a weight, 1 / sqrt(hidden), up to
+    # 1/1000 of its rms, and by way of some codes of qr and o_q the whole token's x_out by 1.2 % of its rms (measured on
+    # TINY, whose rows are the narrowest). rms / 24 is three and a half such standard deviations.
     compare={
-        "x_out": Close(rtol=1 / 128, atol=0.0, outside=0.01, row_rms=1 / 64, cap=4.0),
+        "x_out": Close(rtol=1 / 128, atol=0.0, outside=0.01, row_rms=1 / 24, cap=4.0),
         "kv_cache": MappedRows(mapping="ori_slot_mapping", rows=Close(rtol=1 / 128, atol=1e-4, row_rms=1 / 512)),
     },
     cases=decode_cases(seq=(1, 2)),

@@ -1,0 +1,59 @@
+"""Every stage passes on the simulator: the whole run, with its poison, guards, repetition and comparators."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.devices.registry import open_device
+from harness.expand import expand_cases
+from harness.golden_cache import GoldenCache
+from harness.run import run_case
+from harness.stage import Stage
+from models.deepseek_v4.config import FLASH, PRO, TINY, DeepseekV4Config
+from models.deepseek_v4.stages import STAGES
+
+# TINY runs every start of every context; one request and ragged tiles of 16 rows are where a mask may be missing.
+LAYOUTS = [(1, 1), (3, 3), (4, 2), (16, 4)]
+
+stages = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+
+
+def check(stage: Stage, config: DeepseekV4Config, contexts: tuple[str, ...], batch: int, seq: int) -> None:
+    device, no_cache = open_device("sim"), GoldenCache(folder=None)
+    for case in expand_cases(stage, model=config, contexts=contexts, batch=batch, seq=seq):
+        report = run_case(stage, case, device=device, golden_cache=no_cache)
+        assert report.all_failures == (), case.id
+        assert report.passed
+        assert report.warnings == ()
+        assert report.repetitions == 2
+
+
+@stages
+@pytest.mark.parametrize(("batch", "seq"), LAYOUTS, ids=lambda count: str(count))
+def test_tiny(stage: Stage, batch: int, seq: int) -> None:
+    check(stage, TINY, ("cold", "boundary", "8k"), batch, seq)
+
+
+@stages
+def test_flash_at_8k(stage: Stage) -> None:
+    check(stage, FLASH, ("8k",), 4, 2)
+
+
+@pytest.mark.slow
+@stages
+def test_flash_cold_and_boundary(stage: Stage) -> None:
+    check(stage, FLASH, ("cold", "boundary"), 4, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "stage", [stage for stage in STAGES if stage.composed or stage.name in ("rms_norm", "kv_write")]
+)
+def test_pro_at_8k(stage: Stage) -> None:
+    check(stage, PRO, ("8k",), 2, 2)
+
+
+@pytest.mark.slow
+def test_the_last_legal_position() -> None:
+    stage = next(stage for stage in STAGES if stage.name == "swa_core")
+    check(stage, TINY, ("1m",), 2, 2)
