@@ -67,15 +67,17 @@ def test_a_compiler_that_dies_is_an_error_and_starts_again(process):
 
 
 @triton.jit
-def sorted_kernel(x_ptr, BLOCK: tl.constexpr):
-    offsets = tl.arange(0, BLOCK)
-    tl.store(x_ptr + offsets, tl.sort(tl.load(x_ptr + offsets)))
+def half_dot_kernel(x_ptr, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    x = tl.load(x_ptr + places)
+    tl.store(x_ptr + places, tl.dot(x, x, out_dtype=tl.float16))
 
 
 def test_an_unsupported_construct_names_the_kernels_line(sim):
-    line = sorted_kernel.starting_line_number + 3
-    with sim.active(), pytest.raises(Exception, match=rf"{Path(__file__).name}:{line}:.*@triton_sort"):
-        sorted_kernel[(1,)](torch.zeros(64), BLOCK=64)
+    line = half_dot_kernel.starting_line_number + 4
+    where = rf"{Path(__file__).name}:{line}:.*a dot of f16 and f16 into f16"
+    with sim.active(), pytest.raises(Exception, match=where):
+        half_dot_kernel[(1,)](torch.zeros(16, 16, dtype=torch.float16), BLOCK=16)
 
 
 @pytest.mark.parametrize("options", [{}, {"enable_linearize": True}, {"enable_nd2nz_on_vector": True}])

@@ -51,12 +51,12 @@ def test_positions_name_the_author_not_tritons_library():
 def test_refusal_of_an_atomic():
     body = (
         'linalg.generic {indexing_maps = [affine_map<(d) -> (d)>], iterator_types = ["parallel"]} '
-        'outs(%m : memref<4xf32>) attrs = {GenericAtomicRMW = "exch"} '
+        'outs(%m : memref<4xf32>) attrs = {GenericAtomicRMW = "nand"} '
         "{\n^bb0(%e: f32):\nlinalg.yield %e : f32\n}"
     )
-    with pytest.raises(UnsupportedError, match="the atomic 'exch'"):
+    with pytest.raises(UnsupportedError, match="the atomic 'nand'"):
         refuse_unsupported(parse(body, "%m: memref<4xf32>"))
-    refuse_unsupported(parse(body.replace("exch", "fadd"), "%m: memref<4xf32>"))
+    refuse_unsupported(parse(body.replace("nand", "fadd"), "%m: memref<4xf32>"))
 
 
 def test_changed_operations_are_read_and_renamed():
@@ -134,6 +134,19 @@ def test_a_carried_tensor_is_written_where_it_lives_and_a_swap_is_copied():
     found = verified(module)
     assert found.count("bufferization.alloc_tensor") == 1
     assert found.count("bufferization.materialize_in_destination") == 2
+
+
+def test_what_a_nested_loop_returns_lies_in_its_place_already():
+    module = parse(
+        "%z = arith.constant 0 : index\n%o = arith.constant 1 : index\n"
+        "%r = scf.for %i = %z to %o step %o iter_args(%a = %t) -> (tensor<4xf32>) {\n"
+        "%s = scf.for %j = %z to %o step %o iter_args(%b = %a) -> (tensor<4xf32>) {\n"
+        "%c = arith.negf %b : tensor<4xf32>\nscf.yield %c : tensor<4xf32>\n}\n"
+        "scf.yield %s : tensor<4xf32>\n}",
+        "%t: tensor<4xf32>",
+    )
+    carry_in_place(module)
+    assert verified(module).count("bufferization.materialize_in_destination") == 1
 
 
 def test_machine_types():
