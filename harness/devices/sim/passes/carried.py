@@ -8,7 +8,7 @@ from typing import Any
 from mlir import ir
 from mlir.dialects import bufferization
 
-from harness.devices.sim.passes.traversal import operations
+from harness.devices.sim.passes.traversal import operations, uses
 
 
 def carry_in_place(module: Any) -> None:
@@ -33,7 +33,7 @@ def _into(terminator: Any, first: int, targets: Sequence[Any]) -> None:
     with ir.InsertionPoint(terminator), terminator.location:
         for number, target in enumerate(targets):
             value = terminator.operands[first + number]
-            if not isinstance(target.type, ir.RankedTensorType) or value == target:
+            if not isinstance(target.type, ir.RankedTensorType) or value == target or _continues(value, target):
                 continue
             if any(value == other for other in targets):
                 value = bufferization.alloc_tensor(value.type, [], copy=value)
@@ -41,3 +41,12 @@ def _into(terminator: Any, first: int, targets: Sequence[Any]) -> None:
         for number, value, target in pending:
             placed = bufferization.materialize_in_destination(target.type, value, target)
             terminator.operands[first + number] = placed
+
+
+def _continues(value: Any, target: Any) -> bool:
+    """Whether a nested loop took `target` over and returns it as `value`: it then lies in its place already."""
+    taken = uses(target)
+    if len(taken) != 1 or value.owner != taken[0][0] or value.owner.name != "scf.for":
+        return False
+    bounds = 3
+    return bool(value == value.owner.results[taken[0][1] - bounds])
