@@ -46,9 +46,7 @@ def test_flash_cold_and_boundary(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "stage", [stage for stage in STAGES if stage.composed or stage.name in ("rms_norm", "kv_write")]
-)
+@stages
 def test_pro_at_8k(stage: Stage) -> None:
     check(stage, PRO, ("8k",), 2, 2)
 
