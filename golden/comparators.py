@@ -85,6 +85,11 @@ class Close:
         outside = int(beyond.sum()) / e.numel()
         judge.figures.update({"max_error": float(error.max()), "outside": outside, "rms": rms})
 
+        judge.use(_share(error, self.cap * tolerance), float(error.max()) / (rms / 4) if rms else 0.0)
+        judge.use(outside / self.outside if self.outside else float(bool(beyond.any())))
+        if not self.outside:
+            judge.use(_share(error, tolerance))
+
         far = error > self.cap * tolerance
         if bool(far.any()):
             return judge.failed_where(far, f"beyond {self.cap:g} times the tolerance")
@@ -143,8 +148,14 @@ class QuantCodes:
         if bool((error > self.step).any()):
             return judge.failed_where(error > self.step, f"more than {self.step} apart")
         allowed = max(1, int(self.share * e.numel())) if self.share else 0
+        judge.use(count / allowed if allowed else 0.0)
         if count > allowed:
             return judge.failed_where(different, f"{count} of {e.numel()} codes differ, {allowed} may")
         energy = float(e.square().sum())
         noise = self.step * math.sqrt(allowed) * float(e.abs().max()) / energy if energy else 0.0
         return judge.check_scale(different, noise=noise) or judge.passed()
+
+
+def _share(error: torch.Tensor, limit: torch.Tensor) -> float:
+    """The largest error as a share of its limit; where the limit is 0, an error is past it and none is 0."""
+    return float(torch.where(limit > 0, error / limit, torch.where(error > 0, torch.inf, 0.0)).max())

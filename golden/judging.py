@@ -47,6 +47,10 @@ class Judge:
     def passed(self) -> Verdict:
         return Verdict(self.output, True, self.rule, figures=dict(self.figures))
 
+    def use(self, *shares: float) -> None:
+        """Note shares of a limit that the output uses; the largest is the figure `limit_used`."""
+        self.figures["limit_used"] = max(self.figures.get("limit_used", 0.0), *shares)
+
     def failed(self, reason: str, index: tuple[int, ...] | None = None) -> Verdict:
         return Verdict(self.output, False, self.rule, reason, dict(self.figures), index)
 
@@ -102,6 +106,7 @@ class Judge:
         scale = float((a * e).sum()) / energy
         self.figures["scale"] = scale
         limit = max(SCALE_LIMIT, noise)
+        self.use(abs(scale - 1.0) / limit)
         if abs(scale - 1.0) <= limit:
             return None
         bad = beyond if bool(beyond.any()) else a != e

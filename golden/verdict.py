@@ -14,7 +14,8 @@ class Verdict:
     """One comparator's judgement of one output.
 
     `reason` is one line that says why a failed output failed (empty when it passed); `figures` are what was measured,
-    by name (`max_error`, `outside`, `scale`, ...); `first_bad` is the index of the first element at fault.
+    by name (`max_error`, `outside`, `scale`, ..., and `limit_used`, the largest share of any
+    limit, above 1 where one is passed); `first_bad` is the index of the first element at fault.
     """
 
     output: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Literal, TextIO
@@ -16,11 +17,9 @@ from harness.report import Report
 PLAIN_WIDTH = 160
 """Columns where output goes to a file or a pipe, so that no case id or reason is broken."""
 
-SHOWN_FIGURES = ("max_error", "outside", "scale")
-
 HEADINGS: tuple[tuple[str, Literal["left", "right"]], ...] = (
-    ("stage", "left"), ("case", "left"), ("verdict", "left"), ("worst figure", "left"), ("quantisation error", "right"),
-    ("fixture s", "right"), ("golden s", "right"), ("kernel s", "right"),
+    ("stage", "left"), ("case", "left"), ("verdict", "left"), ("closest to its limit", "left"),
+    ("quantisation error", "right"), ("fixture s", "right"), ("golden s", "right"), ("kernel s", "right"),
 )  # fmt: skip
 
 
@@ -53,26 +52,22 @@ def _row(report: Report) -> tuple[str | Text, ...]:
         report.stage,
         report.case.id,
         verdict,
-        Text(worst_figure(report.verdicts)),
+        Text(closest_output(report.verdicts)),
         "" if error is None else f"{error:.2%}",
         *(f"{time:.3f}" for time in times),
     )
 
 
-def worst_figure(verdicts: Sequence[Verdict]) -> str:
-    """The figures and the rule of the output that is nearest to failing: a failed one, else the largest share outside
-    its tolerance, else the largest error for the output's size."""
+def closest_output(verdicts: Sequence[Verdict]) -> str:
+    """The output that is nearest to failing and how much of its limit it uses: `q 31%`, or `exact` for one
+    that has none. A failed one comes first."""
     if not verdicts:
         return ""
-    worst = max(verdicts, key=_badness)
-    figures = [f"{name} {worst.figures[name]:.3g}" for name in SHOWN_FIGURES if name in worst.figures]
-    return f"{worst.output}: {', '.join(figures)} by {worst.rule}" if figures else f"{worst.output}: {worst.rule}"
-
-
-def _badness(verdict: Verdict) -> tuple[bool, float, float]:
-    figures = verdict.figures
-    error = figures.get("max_error", 0.0) / (figures.get("rms", 1.0) or 1.0)
-    return not verdict.passed, figures.get("outside", 0.0), error
+    closest = max(verdicts, key=lambda verdict: (not verdict.passed, verdict.figures.get("limit_used", 0.0)))
+    used = closest.figures.get("limit_used")
+    if used is None:
+        return f"{closest.output} exact" if closest.passed else closest.output
+    return f"{closest.output} {used:.0%}" if math.isfinite(used) else closest.output
 
 
 def _print_findings(report: Report, *, console: Console) -> None:

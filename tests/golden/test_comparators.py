@@ -288,3 +288,11 @@ def test_thresholds_are_checked_when_made(name: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011
         make()
     assert message in str(error.value)
+
+
+def test_how_much_of_a_limit_is_used() -> None:
+    expected = torch.full((100,), 8.0)
+    # An error of 0.5, where 8 * 0.125 may be.
+    verdict = Close(rtol=0.125, atol=0.0).compare("y", expected + torch.tensor([0.5] + [0.0] * 99), expected, {})
+    assert verdict.figures["limit_used"] == 0.5
+    assert Exact().compare("y", expected, expected, {}).figures.get("limit_used") is None

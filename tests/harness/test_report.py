@@ -10,11 +10,11 @@ from rich.console import Console
 
 from golden.verdict import Verdict
 from harness.report import Failure, Report, Seconds
-from harness.table import print_reports, worst_figure
+from harness.table import closest_output, print_reports
 from tests.harness.fakes import case
 
-GOOD = Verdict("y", True, "Close(rtol=0.01)", figures={"max_error": 0.5, "outside": 0.0, "rms": 10.0})
-NEAR = Verdict("z", True, "Close(rtol=0.01)", figures={"max_error": 0.1, "outside": 0.004, "rms": 10.0})
+GOOD = Verdict("y", True, "Close(rtol=0.01)", figures={"max_error": 0.5, "limit_used": 0.2})
+NEAR = Verdict("z", True, "Close(rtol=0.01)", figures={"max_error": 0.1, "limit_used": 0.8})
 BAD = Verdict("w", False, "Exact()", "w[0] is 1, expected 2", {"outside": 0.001, "max_error": float("inf")}, (0,))
 REPORT = Report("toy", case(), "sim", "touchstone run toy", verdicts=(GOOD, NEAR), seconds=Seconds(1.0, 2.0, 3.0, 0.25))
 
@@ -40,10 +40,11 @@ def test_json_is_json_even_with_figures_that_are_none() -> None:
     assert record["failures"][0]["reason"] == "w[0] is 1, expected 2 (Exact())"
 
 
-def test_the_worst_figure_is_of_the_output_nearest_to_failing() -> None:
-    assert worst_figure((GOOD, NEAR)) == "z: max_error 0.1, outside 0.004 by Close(rtol=0.01)"
-    assert worst_figure((GOOD, NEAR, BAD)) == "w: max_error inf, outside 0.001 by Exact()"
-    assert worst_figure(()) == ""
+def test_the_output_closest_to_its_limit_is_shown() -> None:
+    assert closest_output((GOOD, NEAR)) == "z 80%"
+    assert closest_output((GOOD, NEAR, BAD)) == "w"
+    assert closest_output((Verdict("v", True, "Exact()"),)) == "v exact"
+    assert closest_output(()) == ""
 
 
 def test_a_failure_is_printed_with_its_reason_and_command() -> None:
