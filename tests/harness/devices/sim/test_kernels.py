@@ -7,17 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from harness.devices.sim.device import SimDevice
-
-NAN = float("nan")
-
-
-def run(sim: SimDevice, kernel, grid, *arguments, order="forward", **constants):
-    """Launch, and fail on any fault; returns the log."""
-    with sim.active(order) as log:
-        kernel[grid](*arguments, **constants)
-    assert [violation.text for violation in log.violations] == []
-    return log
+from tests.harness.devices.sim.launching import NAN, run
 
 
 @triton.jit

@@ -11,20 +11,9 @@ import triton.language as tl
 from triton.runtime import driver
 
 from harness.devices.sim.errors import SimulatorError
+from tests.harness.devices.sim.launching import faults, line_of
 
 HERE = Path(__file__).name
-
-
-def line_of(kernel, text: str) -> int:
-    """The line of this file on which `kernel` has `text`."""
-    first = kernel.starting_line_number + 1
-    return first + next(number for number, line in enumerate(kernel.src.splitlines()) if text in line)
-
-
-def faults(sim, kernel, grid, *arguments, **constants):
-    with sim.active() as log:
-        kernel[grid](*arguments, **constants)
-    return log.violations
 
 
 @triton.jit
