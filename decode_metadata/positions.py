@@ -7,8 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from decode_metadata.checks import INT32_MAX, as_int64, check_count
+from decode_metadata.lowering import legal_or_minus_one
 
 __all__ = ["kv_seq_lens", "position_ids"]
+
+Commit = int | torch.Tensor | Sequence[int]
+"""Tokens known to be accepted: one number, or one a request."""
 
 
 def position_ids(starts: torch.Tensor | Sequence[int], *, seq: int) -> torch.Tensor:
@@ -17,16 +21,14 @@ def position_ids(starts: torch.Tensor | Sequence[int], *, seq: int) -> torch.Ten
     `starts` is `[B]` or `[B, 1]` of any integer dtype. Raises ValueError for another rank, dtype or `seq` below 1.
     """
     check_count("seq", seq)
-    first = _starts(starts)
-    positions = first[:, None] + torch.arange(seq, device=first.device)
-    return _int32_or_minus_one(positions)
+    return positions_from(as_starts(starts), seq=seq).to(torch.int32)
 
 
 def kv_seq_lens(
     starts: torch.Tensor | Sequence[int],
     *,
     seq: int,
-    commit_tokens: int | torch.Tensor | Sequence[int] | None = None,
+    commit_tokens: Commit | None = None,
 ) -> torch.Tensor:
     """int32 `[B]`: tokens visible after the step's writes, start + `commit_tokens` (None: all `seq`).
 
@@ -34,27 +36,48 @@ def kv_seq_lens(
     outside raises ValueError, an element outside gives -1, as do a negative start and a length beyond int32.
     """
     check_count("seq", seq)
-    first = _starts(starts)
-    if commit_tokens is None:
-        commit_tokens = seq
-    if isinstance(commit_tokens, int):
-        check_count("commit_tokens", commit_tokens, low=0)
-        if commit_tokens > seq:
-            raise ValueError(f"commit_tokens must be 0 to seq {seq}, got {commit_tokens}")
-        return _int32_or_minus_one(torch.where(first >= 0, first + commit_tokens, -1))
-    commit = as_int64("commit_tokens", commit_tokens, ndim=1).to(first.device)
-    if commit.shape != first.shape:
-        raise ValueError(f"commit_tokens must have one entry a request, {len(first)}, got {len(commit)}")
-    legal = (first >= 0) & (commit >= 0) & (commit <= seq)
-    return _int32_or_minus_one(torch.where(legal, first + commit, -1))
+    return lens_from(as_starts(starts), seq=seq, commit_tokens=commit_tokens).to(torch.int32)
 
 
-def _starts(starts: torch.Tensor | Sequence[int]) -> torch.Tensor:
+def as_starts(starts: torch.Tensor | Sequence[int]) -> torch.Tensor:
+    """int64 `[B]` from `[B]` or `[B, 1]` of any integer dtype."""
     tensor = torch.as_tensor(starts)
     if tensor.ndim == 2 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
     return as_int64("starts", tensor, ndim=1)
 
 
-def _int32_or_minus_one(values: torch.Tensor) -> torch.Tensor:
-    return torch.where((values >= 0) & (values <= INT32_MAX), values, -1).to(torch.int32)
+def positions_from(first: torch.Tensor, *, seq: int) -> torch.Tensor:
+    """int64 `[B, S]`, legal or -1, from int64 starts `[B]`."""
+    return legal_or_minus_one(first[:, None] + torch.arange(seq, device=first.device))
+
+
+def lens_from(first: torch.Tensor, *, seq: int, commit_tokens: Commit | None) -> torch.Tensor:
+    """int64 `[B]`: `kv_seq_lens` from int64 starts `[B]`."""
+    # A start beyond int32 is no start: near the end of int64 its length would wrap to one that looks legal.
+    legal = (first >= 0) & (first <= INT32_MAX)
+    if commit_tokens is None:
+        commit_tokens = seq
+    if isinstance(commit_tokens, int):
+        check_commit(commit_tokens, seq=seq)
+        lens = first + commit_tokens
+    else:
+        commit = check_commits(commit_tokens, batch=len(first)).to(first.device)
+        legal &= (commit >= 0) & (commit <= seq)
+        lens = first + commit
+    return torch.where(legal & (lens <= INT32_MAX), lens, -1)
+
+
+def check_commit(commit_tokens: int, *, seq: int) -> None:
+    """Raise ValueError unless 0 <= commit_tokens <= seq."""
+    check_count("commit_tokens", commit_tokens, low=0)
+    if commit_tokens > seq:
+        raise ValueError(f"commit_tokens must be 0 to seq {seq}, got {commit_tokens}")
+
+
+def check_commits(commit_tokens: torch.Tensor | Sequence[int], *, batch: int) -> torch.Tensor:
+    """`commit_tokens` as int64 `[batch]`; its elements are not looked at. Raises ValueError."""
+    commit = as_int64("commit_tokens", commit_tokens, ndim=1)
+    if len(commit) != batch:
+        raise ValueError(f"commit_tokens must have one entry a request, {batch}, got {len(commit)}")
+    return commit

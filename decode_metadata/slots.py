@@ -1,47 +1,79 @@
-"""From positions to physical rows of a paged cache, through absolute table columns.
+"""From positions to physical rows of a paged cache, one cache at a time: slots to write, windows to read.
 
-A slot is a flattened physical row, page * page_rows + row, formed in int64; -1 means "none". What is written (slot
-mappings) and what is read (windows) are separate tensors: masking one never changes the other.
+What is written (slot mappings) and what is read (windows) are separate tensors: masking one never changes the other.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
-from decode_metadata.checks import INT32_MAX, as_int64, check_count
+from decode_metadata.checks import as_int64, as_integers, check_count, check_device, check_requests
+from decode_metadata.geometry import CacheGroup
+from decode_metadata.lowering import group_slots, legal_or_minus_one, window_rows
 
-__all__ = ["check_slot_mapping", "sliding_window", "slot_mapping"]
+__all__ = ["check_slot_mapping", "compressed_slot_mapping", "sliding_window", "slot_mapping"]
 
 
-def slot_mapping(positions: torch.Tensor, block_table: torch.Tensor, *, page_rows: int) -> torch.Tensor:
+def slot_mapping(
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    *,
+    page_rows: int,
+    counts: torch.Tensor | None = None,
+) -> torch.Tensor:
     """int64 `[B, S]`: the row that each token of `positions` `[B, S]` is written to.
 
-    `block_table` `[B, columns]` holds the page of absolute column position // page_rows. -1 where the position is
-    negative or beyond int32, the column is past the table, or the page is negative. Raises ValueError naming the
-    argument for a wrong rank, dtype or shape; values never raise.
+    `block_table` `[B, columns]` holds the page of absolute column position // page_rows, or with `counts` `[B]`, of
+    that column modulo the request's count: a ring. -1 where the position is negative or beyond int32, the count is
+    below 1, the column is past the table, or the page is negative. Raises ValueError naming the argument for a wrong
+    rank, dtype, shape or device; values never raise.
     """
-    position, table = _check(positions, block_table, page_rows)
-    return _physical_rows(position, table, page_rows)
+    check_count("page_rows", page_rows)
+    return _slots(positions, block_table, counts, page_tokens=page_rows, ratio=1)
+
+
+def compressed_slot_mapping(
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    *,
+    ratio: int,
+    page_tokens: int,
+    counts: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """int64 `[B, S]`: the row of the group of `ratio` tokens that each token completes, -1 where it completes none.
+
+    A page holds the page_tokens // ratio rows of `page_tokens` source tokens. Otherwise as `slot_mapping`.
+    """
+    for name, value in (("ratio", ratio), ("page_tokens", page_tokens)):
+        check_count(name, value)
+    if page_tokens % ratio:
+        raise ValueError(f"page_tokens must be a multiple of ratio {ratio}, got {page_tokens}")
+    return _slots(positions, block_table, counts, page_tokens=page_tokens, ratio=ratio)
 
 
 def sliding_window(
-    positions: torch.Tensor, block_table: torch.Tensor, *, window: int, page_rows: int
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    *,
+    window: int,
+    page_rows: int,
+    current: Literal["included", "excluded"] = "included",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows that each token attends, its own last: int32 `[B, S, window]`, and their count, int32 `[B, S]`.
+    """The rows that each token attends, oldest first: int32 `[B, S, window]`, and their count, int32 `[B, S]`.
 
-    The count is min(position + 1, window), 0 where the position is negative or beyond int32. The first count entries
-    run from the oldest position to the token's own; the rest is -1, and so is an entry whose page is not mapped (it
-    stays in the count). A row beyond int32 is -1. Errors as `slot_mapping`.
+    The count is min(position + 1, window), the token's own row last; with `current="excluded"` the rows that this step
+    writes, those of tokens 0 to s, are left out. It is 0 where the position is negative or beyond int32. The first
+    count entries go up to the newest position; the rest is -1, and so is an entry whose page is not mapped (it stays
+    in the count). A row beyond int32 is -1. Errors as `slot_mapping`.
     """
     check_count("window", window)
-    position, table = _check(positions, block_table, page_rows)
-    legal = (position >= 0) & (position <= INT32_MAX)
-    lens = torch.where(legal, (position + 1).clamp(max=window), 0)
-    k = torch.arange(window, device=position.device)
-    attended = (position - lens + 1)[..., None] + k
-    attended = torch.where(k < lens[..., None], attended, -1)
-    rows = _physical_rows(attended.flatten(1), table, page_rows).view(attended.shape)
-    return torch.where(rows <= INT32_MAX, rows, -1).to(torch.int32), lens.to(torch.int32)
+    check_count("page_rows", page_rows)
+    if current not in ("included", "excluded"):
+        raise ValueError(f"current must be 'included' or 'excluded', got {current!r}")
+    position, table = _check(positions, block_table)
+    return window_rows(position, table, window=window, page_rows=page_rows, with_current=current == "included")
 
 
 def check_slot_mapping(mapping: torch.Tensor, *, pool_rows: int, name: str = "mapping") -> None:
@@ -63,21 +95,26 @@ def check_slot_mapping(mapping: torch.Tensor, *, pool_rows: int, name: str = "ma
         raise ValueError(f"{name} must not hold a row twice, got {taken[at]} at {first} and {second}")
 
 
-def _check(positions: torch.Tensor, block_table: torch.Tensor, page_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    check_count("page_rows", page_rows)
-    position = as_int64("positions", positions, ndim=2)
-    table = as_int64("block_table", block_table, ndim=2)
-    if len(table) != len(position):
-        raise ValueError(f"block_table must have a row a request, {len(position)}, got {len(table)}")
+def _slots(
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    counts: torch.Tensor | None,
+    *,
+    page_tokens: int,
+    ratio: int,
+) -> torch.Tensor:
+    position, table = _check(positions, block_table)
+    if counts is not None:
+        counts = as_int64("counts", counts, ndim=1)[:, None]
+        check_requests("counts", counts, batch=len(position))
+        check_device("counts", counts, device=position.device)
+    group = CacheGroup("cache", "slots", page_tokens, ratio, absolute=counts is None, reach=None)
+    return group_slots(position, [table], [group], counts=counts)[0]
+
+
+def _check(positions: torch.Tensor, block_table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    position = legal_or_minus_one(as_int64("positions", positions, ndim=2))
+    table = as_integers("block_table", block_table, ndim=2)
+    check_requests("block_table", table, batch=len(position))
+    check_device("block_table", table, device=position.device)
     return position, table
-
-
-def _physical_rows(position: torch.Tensor, table: torch.Tensor, page_rows: int) -> torch.Tensor:
-    """int64, the shape of `position` `[B, n]`: page * page_rows + row within the page, or -1."""
-    columns = table.shape[1]
-    column = position.div(page_rows, rounding_mode="floor")
-    mapped = (position >= 0) & (position <= INT32_MAX) & (column < columns)
-    # One more column of -1 stands for every column that the table does not have, so no gather is out of range.
-    table = torch.nn.functional.pad(table, (0, 1), value=-1)
-    page = table.gather(1, torch.where(mapped, column, columns))
-    return torch.where((page >= 0) & (page <= INT32_MAX), page * page_rows + position % page_rows, -1)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from decode_metadata import CacheGeometry
+
 
 @dataclass(frozen=True)
 class RopeProfile:
@@ -72,6 +74,11 @@ class DeepseekV4Config:
     def group_input(self) -> int:
         """Elements that one output-projection group takes: heads / o_groups heads of head_dim."""
         return self.heads // self.o_groups * self.head_dim
+
+    @property
+    def cache_geometry(self) -> CacheGeometry:
+        """Windows, pages and compression ratios, as decode metadata take them."""
+        return CacheGeometry(window=self.window, page_tokens=self.page_tokens)
 
     @property
     def softmax_scale(self) -> float:

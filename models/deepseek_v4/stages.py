@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.stage import Stage
 from models.deepseek_v4 import (
+    decode_prepare,
     embed,
     kv_write,
     output_proj,
@@ -17,5 +18,15 @@ from models.deepseek_v4.config import MODELS
 __all__ = ["MODELS", "STAGES"]
 
 STAGES: tuple[Stage, ...] = tuple(
-    module.STAGE for module in (rms_norm, embed, qkv_proj_rope, kv_write, sparse_attention_swa, output_proj, swa_core)
+    module.STAGE
+    for module in (
+        decode_prepare,
+        rms_norm,
+        embed,
+        qkv_proj_rope,
+        kv_write,
+        sparse_attention_swa,
+        output_proj,
+        swa_core,
+    )
 )

@@ -1,0 +1,103 @@
+"""From positions to physical rows, for any number of cache groups at once.
+
+A slot is a flattened physical row, page * rows_per_page + row, formed in int64; -1 means "none".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from decode_metadata.checks import INT32_MAX
+from decode_metadata.geometry import CacheGroup
+
+
+def legal_or_minus_one(values: torch.Tensor) -> torch.Tensor:
+    """int64 values, -1 in place of those that are negative or beyond int32."""
+    return torch.where((values >= 0) & (values <= INT32_MAX), values, -1)
+
+
+def split_position(position: torch.Tensor, page_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The page of the sequence and the row in it, both int64, the page rounded down."""
+    if page_rows & (page_rows - 1) == 0:
+        # int64 division is no vector instruction anywhere; a window divides each of its entries.
+        return position >> (page_rows.bit_length() - 1), position & (page_rows - 1)
+    return position.div(page_rows, rounding_mode="floor"), position.remainder(page_rows)
+
+
+def group_slots(
+    position: torch.Tensor,
+    tables: Sequence[torch.Tensor],
+    groups: Sequence[CacheGroup],
+    *,
+    counts: torch.Tensor | None = None,
+    verified: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """int64 `[G, B, S]`: the row that each token writes in each group, -1 for none.
+
+    `position` int64 `[B, S]`, legal or -1; one table `[B, columns]` a group, each with its own width; `counts` int64
+    `[B, G]`, the modulus of each column but for absolute groups, or None where every column is absolute. Where
+    `verified` bool `[1 or B, S]` is false, a row that stands for several tokens is not written: it waits for all of
+    them, whereas a row of one token is written again before anything sees it. Not checked here.
+    """
+    absolute = counts is None
+    # One small copy to the device that nothing waits for, in place of a scalar operation a group and size.
+    sizes = torch.tensor(
+        [
+            [group.page_tokens, group.ratio, table.shape[1], INT32_MAX + 1 if absolute or group.absolute else 0]
+            for group, table in zip(groups, tables, strict=True)
+        ]
+    ).to(position.device, non_blocking=True)
+    page_tokens, ratio, width, unbounded = sizes.T[:, :, None, None]
+    column = position.div(page_tokens, rounding_mode="floor")
+    # A position of -1 has column -1: its own test, since a modulus would bring it back.
+    writes = ((position + 1) % ratio == 0) & (position >= 0)
+    if counts is not None:
+        # No column reaches int32's end, so an absolute group's modulus leaves its columns as they are.
+        modulus = torch.maximum(counts.T[..., None], unbounded)
+        column = column % modulus.clamp(min=1)
+        writes &= modulus > 0
+    writes &= column < width
+    if verified is not None:
+        writes &= verified | (ratio == 1)
+    # Clamped rather than masked: what a lane that writes nothing gathers is not asked.
+    pages = gather_pages(tables, torch.minimum(column, width - 1).clamp(min=0))
+    writes &= pages >= 0
+    row = (position % page_tokens).div(ratio, rounding_mode="floor")
+    rows_per_page = page_tokens.div(ratio, rounding_mode="floor")
+    return torch.where(writes, pages * rows_per_page + row, -1)
+
+
+def gather_pages(tables: Sequence[torch.Tensor], columns: torch.Tensor) -> torch.Tensor:
+    """int64 `[G, B, n]`: the pages of `columns` `[G, B, n]`, all within a table's width; -1 from a table of width 0.
+
+    A page beyond int32 is -1.
+    """
+    pages = [
+        table.gather(1, column) if table.shape[1] else torch.full_like(column, -1)
+        for table, column in zip(tables, columns, strict=True)
+    ]
+    stacked = torch.stack(pages)
+    return legal_or_minus_one(stacked) if stacked.dtype == torch.int64 else stacked.to(torch.int64)
+
+
+def window_rows(
+    position: torch.Tensor, table: torch.Tensor, *, window: int, page_rows: int, with_current: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """int32 `[B, S, window]`, the rows of each token's window from the oldest, and int32 `[B, S]`, how many.
+
+    `position` int64 `[B, S]`, legal or -1. Without the current rows, those of tokens 0 to s are left out.
+    """
+    lens = (position + 1).clamp(max=window)
+    oldest = position - lens + 1
+    if not with_current:
+        lens = (lens - torch.arange(1, position.shape[1] + 1, device=position.device)).clamp(min=0)
+    k = torch.arange(window, device=position.device)
+    column, row = split_position(oldest[..., None] + k, page_rows)
+    mapped = (k < lens[..., None]) & (column < table.shape[1])
+    safe = column.clamp(min=0, max=max(table.shape[1] - 1, 0))
+    pages = gather_pages([table], safe.flatten(1)[None]).view(column.shape)
+    rows = pages * page_rows + row
+    mapped &= (pages >= 0) & (rows <= INT32_MAX)
+    return torch.where(mapped, rows, -1).to(torch.int32), lens.to(torch.int32)
