@@ -46,7 +46,8 @@ class LaunchRecord:
 
 
 class Device(Protocol):
-    """Where the kernel path runs. `name` is `sim` or `npu:N`; `orders` has one entry for each repetition of a run."""
+    """Where the kernel path runs. `name` is `sim`, `npu:N` or `cuda:N`; `orders` has one entry for each repetition of a
+    run."""
 
     @property
     def name(self) -> str: ...

@@ -3,57 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from harness.devices.base import DeviceError, LaunchLog, Order
+from harness.devices.base import DeviceError
+from harness.devices.hardware import HardwareDevice
 
-ORDERS: tuple[Order, ...] = ("forward", "forward", "forward")
 
-
-class NpuDevice:
-    """`npu:N`. The hardware schedules the grid, so every repetition is `forward`, and its log counts nothing.
-
-    Raises DeviceError if torch_npu or the device is absent.
-    """
+class NpuDevice(HardwareDevice):
+    """`npu:N`. Raises DeviceError if torch_npu or the device is absent."""
 
     def __init__(self, index: int) -> None:
-        self._npu = _torch_npu(f"npu:{index}")
-        count = int(self._npu.device_count())
-        if index >= count:
-            raise DeviceError(f"device npu:{index} is absent: torch_npu sees {count} NPUs")
-        self.index = index
-
-    @property
-    def name(self) -> str:
-        return f"npu:{self.index}"
-
-    @property
-    def torch_device(self) -> torch.device:
-        return torch.device("npu", self.index)
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return ORDERS
-
-    @contextmanager
-    def active(self, order: Order = "forward") -> Iterator[LaunchLog]:
-        """Launch on this NPU inside the block; leaving it waits for every launch. Raises ValueError for `reverse`."""
-        if order != "forward":
-            raise ValueError(f"order must be 'forward' on {self.name}, got {order!r}")
-        from triton.runtime import driver
-
-        before = driver.active
-        driver.reset_active()
-        try:
-            with self._npu.device(self.index):
-                yield LaunchLog()
-                self._npu.synchronize()
-        finally:
-            driver.set_active(before)
+        super().__init__("npu", index, module=_torch_npu(f"npu:{index}"), noun="NPU", seen_by="torch_npu")
 
 
 def _torch_npu(name: str) -> Any:

@@ -8,14 +8,19 @@ from harness.devices.base import Device, DeviceError
 
 
 def open_device(name: str) -> Device:
-    """The device `sim` or `npu:N`. Raises DeviceError naming what is unknown or missing; nothing falls back."""
+    """The device `sim`, `npu:N` or `cuda:N`. Raises DeviceError naming what is unknown or missing; nothing falls
+    back."""
     if name == "sim":
         return _open_sim()
     if name == "npu" or re.fullmatch(r"npu:\d+", name):
         from harness.devices.npu import NpuDevice
 
         return NpuDevice(int(name.partition(":")[2] or 0))
-    raise DeviceError(f"device must be sim or npu:N, got {name!r}")
+    if name == "cuda" or re.fullmatch(r"cuda:\d+", name):
+        from harness.devices.cuda import CudaDevice
+
+        return CudaDevice(int(name.partition(":")[2] or 0))
+    raise DeviceError(f"device must be sim, npu:N or cuda:N, got {name!r}")
 
 
 def _open_sim() -> Device:
