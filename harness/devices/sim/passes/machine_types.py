@@ -2,6 +2,7 @@
 
 An i1 in memory stops LLVM's vectoriser, and MLIR's lowering of it aborts. A CPU without bf16 instructions calls a
 library function for each bf16 value LLVM moves about; integer arithmetic rounds to nearest even exactly and vectorises.
+fp64 becomes a half by way of fp32, since LLVM would call a library function that is not there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from mlir import ir
 from mlir.dialects import arith, memref
+from mlir.dialects import math as math_dialect
 
 from harness.devices.sim.passes.traversal import operations, replace
 
@@ -30,6 +32,7 @@ def to_machine_types(module: Any, kernel: Any) -> None:
                 return ir.MemRefType.get(old.shape, element, old.layout, old.memory_space)
         return type_
 
+    _fma_in_fp32(module)
     for op in operations(module):
         for region in op.regions:
             for block in region.blocks:
@@ -61,7 +64,20 @@ def to_machine_types(module: Any, kernel: Any) -> None:
             elif op.name == "arith.extf" and source == half:
                 replace(op, _widened(op.operands[0], target))
             elif op.name == "arith.truncf" and target == half:
-                replace(op, _rounded(op.operands[0]))
+                replace(op, _rounded(_to_odd(op.operands[0])))
+            elif op.name == "arith.truncf" and target == ir.F16Type.get() and source == ir.F64Type.get():
+                op.operands[0] = _to_odd(op.operands[0])
+
+
+def _fma_in_fp32(module: Any) -> None:
+    """Compute each fma of halves in fp32 and round its result: the product is exact there."""
+    f32 = ir.F32Type.get()
+    for op in operations(module, "math.fma"):
+        type_ = op.results[0].type
+        if type_ in (ir.BF16Type.get(), ir.F16Type.get()):
+            with ir.InsertionPoint(op), op.location:
+                wide = [arith.extf(f32, operand) for operand in op.operands]
+                replace(op, arith.truncf(type_, math_dialect.fma(*wide)))
 
 
 def _bf16_bits(attribute: Any) -> int:
@@ -83,11 +99,25 @@ def _widened(value: Any, target: Any) -> Any:
     return wide if target == f32 else arith.extf(target, wide)
 
 
+def _to_odd(value: Any) -> Any:
+    """fp64 as fp32; of the two neighbours of a value in between, the one with an odd last bit, so that rounding it once
+    more to a half is as good as rounding once. fp32 stays as it is."""
+    f32, i32 = ir.F32Type.get(), ir.IntegerType.get_signless(32)
+    if value.type == f32:
+        return value
+    nearest = arith.truncf(f32, value)
+    back = arith.extf(value.type, nearest)
+    bits = arith.bitcast(i32, nearest)
+    above = arith.cmpf(arith.CmpFPredicate.OGT, math_dialect.absf(back), math_dialect.absf(value))
+    other = arith.addi(bits, arith.select(above, _integer(32, -1), _integer(32, 1)))
+    even = arith.cmpi(arith.CmpIPredicate.eq, arith.andi(bits, _integer(32, 1)), _integer(32, 0))
+    inexact = arith.cmpf(arith.CmpFPredicate.ONE, back, value)
+    return arith.bitcast(f32, arith.select(arith.andi(inexact, even), other, bits))
+
+
 def _rounded(value: Any) -> Any:
     """fp32 as bf16 bits, rounded to nearest even; a NaN stays one."""
-    half, i32, f32 = ir.IntegerType.get_signless(16), ir.IntegerType.get_signless(32), ir.F32Type.get()
-    if value.type != f32:
-        value = arith.truncf(f32, value)
+    half, i32 = ir.IntegerType.get_signless(16), ir.IntegerType.get_signless(32)
     bits = arith.bitcast(i32, value)
     upper = arith.shrui(bits, _integer(32, 16))
     odd = arith.andi(upper, _integer(32, 1))
