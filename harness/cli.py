@@ -22,7 +22,7 @@ from harness.golden_cache import GoldenCache, cache_folder
 from harness.registry import Registered, Registry, load_registry
 from harness.report import Report
 from harness.run import run_case
-from harness.table import console_for, print_reports
+from harness.table import console_for, print_reports, print_traffic
 
 PASSED, FAILED, WRONG_USAGE = 0, 1, 2
 
@@ -67,6 +67,7 @@ def _parser() -> _Parser:
     run.add_argument("--seed", type=int, default=0, help="seed of weights and data")
     run.add_argument("--repeat", type=int, help="launches of a case that must give equal bits")
     run.add_argument("--no-cache", action="store_true", help="compute every golden anew")
+    run.add_argument("--traffic", action="store_true", help="show the bytes each launch moves, by argument")
     run.add_argument("--json", metavar="FILE", help="write the reports there")
     run.set_defaults(command=_run)
 
@@ -122,6 +123,8 @@ def _run(options: argparse.Namespace) -> int:
             reports.append(run_case(entry.stage, case, device=device, repeat=options.repeat, golden_cache=cache))
             progress.advance(task)
     print_reports(reports, console=console_for())
+    if options.traffic:
+        print_traffic(reports, console=console_for())
     passed = all(report.passed for report in reports)
     if options.json:
         record = {"passed": passed, "device": device.name, "reports": [report.to_json() for report in reports]}

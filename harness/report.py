@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from golden.verdict import Verdict
 from harness.case import Case
+from harness.devices.base import LaunchRecord
 
 FailureKind = Literal[
     "specs", "golden", "launch", "violation", "guard", "input", "repeat", "output", "comparator", "device"
@@ -44,7 +45,8 @@ class Report:
     """All verdicts of one run of a stage on a case.
 
     `quantisation_error` is the relative L2 distance of golden `exact` from golden `device` by output, reported and
-    never judged. `command` runs the same case again.
+    never judged. `traffic` has one record for each kernel launch of the first repetition, in order (none where the
+    device counts nothing). `command` runs the same case again.
     """
 
     stage: str
@@ -55,6 +57,7 @@ class Report:
     failures: tuple[Failure, ...] = ()
     warnings: tuple[str, ...] = ()
     quantisation_error: Mapping[str, float] = field(default_factory=dict)
+    traffic: tuple[LaunchRecord, ...] = ()
     repetitions: int = 0
     seconds: Seconds = Seconds()
 
@@ -100,6 +103,15 @@ class Report:
                 for verdict in self.verdicts
             ],
             "quantisation_error": _finite(self.quantisation_error),
+            "traffic": [
+                {
+                    "kernel": launch.kernel,
+                    "grid": list(launch.grid),
+                    "bytes_read": dict(launch.bytes_read),
+                    "bytes_written": dict(launch.bytes_written),
+                }
+                for launch in self.traffic
+            ],
             "repetitions": self.repetitions,
             "seconds": asdict(self.seconds),
         }

@@ -16,7 +16,7 @@ import torch
 
 from golden.verdict import Verdict
 from harness.case import Case
-from harness.devices.base import Device, LaunchLog, Order
+from harness.devices.base import Device, LaunchLog, LaunchRecord, Order
 from harness.expand import case_options
 from harness.fixture import Fixture, same_bits
 from harness.golden_cache import GoldenCache, cache_folder, inputs_digest
@@ -54,6 +54,7 @@ def run_case(
         failures=tuple(run.failures),
         warnings=tuple(dict.fromkeys(run.warnings)),
         quantisation_error=run.quantisation_error,
+        traffic=tuple(run.traffic),
         repetitions=run.repetitions,
         seconds=run.seconds(),
     )
@@ -85,6 +86,7 @@ class _Run:
     failures: list[Failure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     quantisation_error: dict[str, float] = field(default_factory=dict)
+    traffic: list[LaunchRecord] = field(default_factory=list)
     repetitions: int = 0
     fixture_seconds: float = 0.0
     golden_seconds: float = 0.0
@@ -171,6 +173,7 @@ class _Run:
         return first
 
     def _read(self, log: LaunchLog) -> None:
+        self.traffic = self.traffic or log.launches
         self.warnings += [f"{found.kernel}: {found.text}" for found in log.violations if found.warning]
         wrong = dict.fromkeys((found.kernel, found.text) for found in log.violations if not found.warning)
         for kernel, text in itertools.islice(wrong, MOST_VIOLATIONS):

@@ -22,6 +22,11 @@ HEADINGS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("quantisation error", "right"), ("fixture s", "right"), ("golden s", "right"), ("kernel s", "right"),
 )  # fmt: skip
 
+TRAFFIC_HEADINGS: tuple[tuple[str, Literal["left", "right"]], ...] = (
+    ("stage", "left"), ("case", "left"), ("kernel", "left"), ("grid", "left"), ("argument", "left"),
+    ("bytes read", "right"), ("bytes written", "right"),
+)  # fmt: skip
+
 
 def console_for(file: TextIO | None = None) -> Console:
     """A console on `file` (standard output): as wide as the terminal, or PLAIN_WIDTH where there is none."""
@@ -41,6 +46,23 @@ def print_reports(reports: Sequence[Report], *, console: Console) -> None:
         _print_findings(report, console=console)
     passed = sum(report.passed for report in reports)
     console.print(Text(f"{passed} of {len(reports)} passed", style="green" if passed == len(reports) else "red"))
+
+
+def print_traffic(reports: Sequence[Report], *, console: Console) -> None:
+    """Print the bytes that each launch moved from and to each argument: a row an argument, and a sum for each case."""
+    table = Table(box=None, pad_edge=False)
+    for heading, justify in TRAFFIC_HEADINGS:
+        table.add_column(heading, justify=justify, overflow="fold")
+    for report in reports:
+        totals = [0, 0]
+        for launch in report.traffic:
+            for name in dict.fromkeys((*launch.bytes_read, *launch.bytes_written)):
+                moved = [launch.bytes_read.get(name, 0), launch.bytes_written.get(name, 0)]
+                totals = [total + bytes_ for total, bytes_ in zip(totals, moved, strict=True)]
+                grid = " x ".join(str(size) for size in launch.grid)
+                table.add_row(report.stage, report.case.id, launch.kernel, grid, name, *(f"{b:,}" for b in moved))
+        table.add_row(report.stage, report.case.id, "", "", "all", *(f"{b:,}" for b in totals), style="bold")
+    console.print(table)
 
 
 def _row(report: Report) -> tuple[str | Text, ...]:

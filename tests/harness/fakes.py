@@ -13,7 +13,7 @@ from golden.comparators import Close, MappedRows
 from golden.fill import normal
 from golden.specs import ScalarSpec, Spec, TensorSpec
 from harness.case import Case
-from harness.devices.base import LaunchLog, Order, Violation
+from harness.devices.base import LaunchLog, LaunchRecord, Order, Violation
 from harness.stage import Precision, Stage, decode_cases
 
 WIDTH = 8
@@ -29,9 +29,10 @@ class FakeModel:
 
 @dataclass(frozen=True)
 class FakeDevice:
-    """The CPU; `violations` are what every launch is said to have done."""
+    """The CPU; `violations` and `launches` are what every launch is said to have done."""
 
     violations: tuple[Violation, ...] = ()
+    launches: tuple[LaunchRecord, ...] = ()
     orders: tuple[Order, ...] = ("forward", "reverse")
     name: str = "sim"
     seen: list[Order] = field(default_factory=list)
@@ -43,7 +44,7 @@ class FakeDevice:
     @contextmanager
     def active(self, order: Order = "forward") -> Iterator[LaunchLog]:
         self.seen.append(order)
-        yield LaunchLog(violations=list(self.violations))
+        yield LaunchLog(launches=list(self.launches), violations=list(self.violations))
 
 
 def case(*, batch: int = 2, seq: int = 2, seed: int = 0, **changes: Any) -> Case:

@@ -9,8 +9,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from golden.verdict import Verdict
+from harness.devices.base import LaunchRecord
 from harness.report import Failure, Report, Seconds
-from harness.table import closest_output, print_reports
+from harness.table import closest_output, print_reports, print_traffic
 from tests.harness.fakes import case
 
 GOOD = Verdict("y", True, "Close(rtol=0.01)", figures={"max_error": 0.5, "limit_used": 0.2})
@@ -62,3 +63,30 @@ def test_a_row_holds_the_seconds_and_the_error() -> None:
     row = printed(replace(REPORT, quantisation_error={"y": 0.0123, "z": 0.001}))[1]
     assert row.split()[:3] == ["toy", "toy-b2-s2-cold", "passed"]
     assert row.split()[-4:] == ["1.23%", "1.000", "2.000", "0.250"]
+
+
+TRAFFIC = (
+    LaunchRecord("copy", (4, 1, 2), {"x": 4096}, {"y": 4096}),
+    LaunchRecord("add", (8, 1, 1), {"x": 1024, "y": 512}, {"y": 256}),
+)
+
+
+def test_traffic_is_in_the_json_by_launch_and_argument() -> None:
+    record = json.loads(json.dumps(replace(REPORT, traffic=TRAFFIC).to_json()))
+    assert record["traffic"] == [
+        {"kernel": "copy", "grid": [4, 1, 2], "bytes_read": {"x": 4096}, "bytes_written": {"y": 4096}},
+        {"kernel": "add", "grid": [8, 1, 1], "bytes_read": {"x": 1024, "y": 512}, "bytes_written": {"y": 256}},
+    ]
+
+
+def test_traffic_is_printed_by_argument_and_summed_by_case() -> None:
+    file = io.StringIO()
+    print_traffic([replace(REPORT, traffic=TRAFFIC)], console=Console(file=file, width=160))
+    rows = [line.split()[2:] for line in file.getvalue().splitlines()[1:]]
+    assert rows == [
+        ["copy", "4", "x", "1", "x", "2", "x", "4,096", "0"],
+        ["copy", "4", "x", "1", "x", "2", "y", "0", "4,096"],
+        ["add", "8", "x", "1", "x", "1", "x", "1,024", "0"],
+        ["add", "8", "x", "1", "x", "1", "y", "512", "256"],
+        ["all", "5,632", "4,352"],
+    ]

@@ -11,7 +11,7 @@ import torch
 
 from golden.poison import poison_
 from golden.verdict import Verdict
-from harness.devices.base import Violation
+from harness.devices.base import LaunchRecord, Violation
 from harness.golden_cache import GoldenCache
 from harness.report import Report
 from harness.run import run_case
@@ -46,6 +46,13 @@ def test_quantisation_error_is_reported_and_not_judged() -> None:
     # exact is 1.01 times device, so |device - exact| / |exact| = 0.01 / 1.01.
     assert report.quantisation_error["y"] == pytest.approx(0.00990099, rel=1e-4)
     assert report.quantisation_error["pool"] == 0.0
+
+
+def test_the_report_has_the_first_repetition_s_traffic() -> None:
+    launches = (LaunchRecord("toy", (4, 1, 1), {"x": 128}, {"y": 128}), LaunchRecord("toy", (1, 1, 1), {}, {}))
+    report = run(STAGE, device=FakeDevice(launches=launches))
+    assert report.repetitions == 2
+    assert report.traffic == launches
 
 
 def drift(t: dict[str, Any], count: list[int] = [0]) -> None:  # noqa: B006 - the state is the fault under test
