@@ -19,6 +19,7 @@ from harness.devices.registry import open_device
 from harness.doctor import examine, print_findings
 from harness.expand import expand_cases, parse_starts
 from harness.golden_cache import GoldenCache, cache_folder
+from harness.metadata_commands import add_metadata_commands
 from harness.registry import Registered, Registry, load_registry
 from harness.report import Report
 from harness.run import run_case
@@ -71,6 +72,7 @@ def _parser() -> _Parser:
     run.add_argument("--json", metavar="FILE", help="write the reports there")
     run.set_defaults(command=_run)
 
+    add_metadata_commands(commands)
     doctor = commands.add_parser("doctor", help="whether this installation can run kernels")
     doctor.set_defaults(command=_doctor)
     return parser

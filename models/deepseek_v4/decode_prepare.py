@@ -8,8 +8,9 @@ with rows_per_page = page_tokens // ratio; `ori` takes its column as it is. -1 w
 below 1, the column past the table or the page negative. The window's rows, oldest first, are those of positions
 p - len + 1 to p, len = min(p + 1, window); visible are min(p + 1, kv_seq_lens[r]) // ratio compressed rows.
 
-position_ids [tokens], kv_seq_lens [batch], tables [batch, columns], block_counts [batch, 7] int32; slots int64 [tokens];
-swa_indices [tokens, window], swa_lens, *_visible [tokens] int32. Exact. The golden is `decode_metadata`'s host builder.
+position_ids [tokens], kv_seq_lens [batch], tables [batch, columns], block_counts [batch, 7] int32; slot mappings int64
+[tokens]; swa_indices [tokens, window], swa_lens and visible counts [tokens] int32. Exact. A count of 2^31 - 1 leaves a
+group's columns absolute. The golden is the host builder, which a scalar oracle judges in its own tests.
 """
 
 from __future__ import annotations
@@ -66,13 +67,12 @@ def specs(case: Case) -> tuple[Spec, ...]:
         positions[-1] = -1  # an inactive row
     lens = decode_metadata.kv_seq_lens(case.starts, seq=case.seq)
     given = {"position_ids": positions, "kv_seq_lens": lens, **pages.tables, "block_counts": pages.counts}
-    slot_outputs = {name: torch.int64 for name in SLOTS}
-    counted = {name: torch.int32 for name in COUNTS}
+    outputs = dict.fromkeys(SLOTS, torch.int64) | dict.fromkeys(COUNTS, torch.int32)
     return (
         *(TensorSpec(name, tuple(value.shape), value.dtype, value, low=-1) for name, value in given.items()),
         *(ScalarSpec(name, getattr(geometry, name), low=1) for name in SIZES),
         ScalarSpec("swa_window", geometry.window, low=1),
-        *(TensorSpec(name, (case.tokens,), dtype, role="out") for name, dtype in {**slot_outputs, **counted}.items()),
+        *(TensorSpec(name, (case.tokens,), dtype, role="out") for name, dtype in outputs.items()),
         TensorSpec("swa_indices", (case.tokens, geometry.window), torch.int32, role="out"),
     )
 
