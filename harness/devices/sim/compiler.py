@@ -29,14 +29,14 @@ class CompilerProcess:
         self._errors: IO[bytes] | None = None
         atexit.register(self.close)
 
-    def compile(self, linalg_ir: str) -> tuple[dict[str, Any], bytes]:
+    def compile(self, linalg_ir: str, mode: str = "checked") -> tuple[dict[str, Any], bytes]:
         """(facts of the kernel, native object). Raises UnsupportedError or CompilerError."""
         with self._lock:
             process = self._started()
             assert process.stdin is not None
             assert process.stdout is not None
             try:
-                write_frame(process.stdin, linalg_ir.encode())
+                write_frame(process.stdin, f"{mode}\n{linalg_ir}".encode())
                 answer = read_frame(process.stdout)
             except BrokenPipeError:
                 answer = None

@@ -8,31 +8,36 @@ from contextlib import contextmanager
 import torch
 
 from harness.devices.base import DeviceError, LaunchLog, Order
+from harness.devices.sim.modes import MODES, Mode
 
 
 class SimDevice:
     """Runs `kernel[grid](*cpu_tensors)` through triton-ascend's own frontend and adapter, then natively.
 
-    Raises DeviceError if the simulator's packages are not installed.
+    `mode` says how much is watched (`sim:sanitize` finds races and memory never set); a kernel with a `while` that has
+    not ended after `timeout_s` is stopped and reported. Raises DeviceError if the simulator's packages are not
+    installed.
     """
 
-    name = "sim"
     torch_device = torch.device("cpu")
     orders: tuple[Order, ...] = ("forward", "reverse")
 
-    def __init__(self) -> None:
+    def __init__(self, mode: Mode = "checked", *, timeout_s: float = 60.0) -> None:
+        if mode not in MODES:
+            raise DeviceError(f"mode of device sim must be one of {', '.join(MODES)}, got {mode!r}")
+        self.name = "sim" if mode == "checked" else f"sim:{mode}"
         try:
             import triton.backends
             from triton.backends import Backend
 
-            from harness.devices.sim.backend import TARGET, SimBackend
+            from harness.devices.sim.backend import BACKEND, SimBackend
             from harness.devices.sim.driver import SimDriver
         except ImportError as error:
             raise DeviceError(
                 f"device sim needs the packages of the extra 'sim' (pip install 'npu-touchstone[sim]'): {error}"
             ) from error
-        triton.backends.backends.setdefault(TARGET.backend, Backend(SimBackend, SimDriver))
-        self._driver = SimDriver()
+        triton.backends.backends.setdefault(BACKEND, Backend(SimBackend, SimDriver))
+        self._driver = SimDriver(mode, timeout_s=timeout_s)
 
     def install(self) -> None:
         """Make this Triton's device from here on: a launch with a fault then raises SimulatorError."""

@@ -10,9 +10,10 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
 from harness.devices.base import LaunchLog, Order
-from harness.devices.sim.backend import TARGET
+from harness.devices.sim.backend import BACKEND
 from harness.devices.sim.errors import SimulatorError
 from harness.devices.sim.launcher import GridRunner, LoadedKernel
+from harness.devices.sim.modes import Mode
 
 
 class _Utilities:
@@ -50,7 +51,9 @@ class _Launcher:
             return
         values = [value for value, passed in zip(arguments, self.passed, strict=True) if passed]
         reverse = stream.order == "reverse"
-        violations = self.runner.run(loaded, values, (gx, gy, gz), reverse=reverse, log=stream.log)
+        violations = self.runner.run(
+            loaded, values, (gx, gy, gz), reverse=reverse, log=stream.log, timeout_s=stream.timeout_s
+        )
         if stream.log is not None:
             stream.log.violations += violations
         elif faults := [violation.text for violation in violations if not violation.warning]:
@@ -63,8 +66,11 @@ class SimDriver(DriverBase):  # type: ignore[misc]
     utils = _Utilities()
     launcher_cls = _Launcher
 
-    def __init__(self) -> None:
+    def __init__(self, mode: Mode = "checked", *, timeout_s: float = 60.0) -> None:
         super().__init__()
+        self.target = GPUTarget(BACKEND, mode, 0)
+        self.device = f"{BACKEND}:{mode}"
+        self.timeout_s = timeout_s
         self.order: Order = "forward"
         self.log: LaunchLog | None = None
 
@@ -74,11 +80,11 @@ class SimDriver(DriverBase):  # type: ignore[misc]
         return False
 
     def get_current_target(self) -> GPUTarget:
-        return TARGET
+        return self.target
 
     def get_current_device(self) -> str:
         # Triton keys a kernel's compiled forms by device, so this must be no NPU's number.
-        return TARGET.backend  # type: ignore[no-any-return]
+        return self.device
 
     def set_current_device(self, device: str) -> None:
         pass

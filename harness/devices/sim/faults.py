@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ def _rows(tensor: torch.Tensor, low: int, high: int, extent: int) -> str:
     return f"elements [{low}, {high}] of {extent}"
 
 
-def _file(name: str) -> str:
+def source_text(site: Mapping[str, Any]) -> str:
+    """`file:line:column` of a site, the file as seen from the current folder."""
+    name = site["file"]
     path = Path(name)
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return name
+    if path.is_relative_to(Path.cwd()):
+        name = str(path.relative_to(Path.cwd()))
+    return f"{name}:{site['line']}:{site['column']}"
 
 
 def describe_faults(
@@ -47,12 +48,16 @@ def describe_faults(
         where = (program % grid[0], program // grid[0] % grid[1], program // (grid[0] * grid[1]))
         if site["kind"] == "assert":
             what = f"device_assert {site['message']!r} does not hold for element {low}"
+        elif site["kind"] == "endless":
+            what = "this loop had not ended when the launch ran out of time"
+        elif site["kind"] == "unset":
+            what = f"store of {names[site['argument']]!r} writes a value that was never set, element {low} of the tile"
         elif site["kind"] == "index":
             what = f"index {low} is outside a tile of {extent}"
         else:
             place = _rows(values[site["argument"]], low, high, extent)
             what = f"{site['kind']} of {names[site['argument']]!r} touches {place}"
-        text = f"{_file(site['file'])}:{site['line']}:{site['column']}: {what} in program {where}"
+        text = f"{source_text(site)}: {what} in program {where}"
         if site["widened"]:
             text += "; the compiler loads the whole tile, past your mask: an NPU touches this memory"
         if len(found) > 1:

@@ -7,11 +7,14 @@ import functools
 import mmap
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from harness.devices.base import LaunchLog, LaunchRecord, Violation
@@ -19,9 +22,12 @@ from harness.devices.sim import runtime
 from harness.devices.sim.faults import describe_faults
 from harness.devices.sim.objects import initialize, target_machine
 from harness.devices.sim.printing import show_prints
+from harness.devices.sim.races import find_races
 
 _PAGE_BYTES = 4096
 _CHUNKS_PER_THREAD = 8
+_TRACE_ROOM = 2_000_000
+"""Accesses that a sanitized launch can record: 176 MB, reserved but touched only as it fills."""
 
 
 @functools.cache
@@ -71,7 +77,9 @@ class _Contexts:
         self.records = (ctypes.c_int64 * (1 + runtime.RECORD_FIELDS * runtime.MAX_RECORDS))()
         self.records_address = ctypes.addressof(self.records)
         self.running = threading.Lock()
+        self.stop = ctypes.c_int64(0)
         self.address = 0
+        self.trace: npt.NDArray[np.int64] | None = None
         self._memory: mmap.mmap | None = None
         self._bytes = 0
 
@@ -81,6 +89,20 @@ class _Contexts:
             self._bytes = size
             self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
+    def trace_address(self) -> int:
+        """An empty trace."""
+        if self.trace is None:
+            self.trace = np.zeros(2 + runtime.TRACE_FIELDS * _TRACE_ROOM, np.int64)
+        self.trace[:2] = 0, _TRACE_ROOM
+        return int(self.trace.ctypes.data)
+
+    def traced(self) -> tuple[int, npt.NDArray[np.int64]]:
+        """(how many accesses there were, the recorded ones as rows)."""
+        assert self.trace is not None
+        number = int(self.trace[0])
+        kept = min(number, _TRACE_ROOM)
+        return number, self.trace[2 : 2 + kept * runtime.TRACE_FIELDS].reshape(kept, runtime.TRACE_FIELDS)
+
     def faults(self) -> list[tuple[int, ...]]:
         """The recorded faults as (site, low, high, extent, program)."""
         fields = runtime.RECORD_FIELDS
@@ -89,6 +111,24 @@ class _Contexts:
 
 
 _CONTEXTS = _Contexts()
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Tell the launch to stop once the time is over."""
+
+    def stop() -> None:
+        _CONTEXTS.stop.value = 1
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        _CONTEXTS.stop.value = 0
 
 
 class _Team(ctypes.Structure):
@@ -144,8 +184,10 @@ class GridRunner:
         *,
         reverse: bool,
         log: LaunchLog | None,
+        timeout_s: float,
     ) -> list[Violation]:
-        """Run every program of the grid; traffic goes into the log. Returns the faults."""
+        """Run every program of the grid; traffic goes into the log. Returns the faults. A kernel with a `while` is
+        stopped after `timeout_s`."""
         total = grid[0] * grid[1] * grid[2]
         threads = 1 if self.facts["serial"] else max(1, min(torch.get_num_threads(), total))
         show: Any = show_prints(self.facts["prints"], grid) if self.facts["prints"] else None
@@ -159,10 +201,12 @@ class GridRunner:
             team.reverse = reverse
             team.gx, team.gy, team.gz = grid
             team.contexts = _CONTEXTS.address
-            _team_runner()(loaded.address, self.team_address, threads, 0)
+            with _time_limit(timeout_s) if self.facts["whiles"] else nullcontext():
+                _team_runner()(loaded.address, self.team_address, threads, 0)
             moved = self._moved(threads) if log is not None else ()
             number = _CONTEXTS.records[0]
             faults = _CONTEXTS.faults() if number else []
+            races = self._races(grid) if self.facts["mode"] == "sanitize" else []
         if log is not None:
             log.launches.append(
                 LaunchRecord(
@@ -173,8 +217,18 @@ class GridRunner:
                 )
             )
         if not number and not self.facts["unchecked"]:
-            return []
-        return describe_faults(self.facts, self.names, values, grid, faults, number)
+            return races
+        return describe_faults(self.facts, self.names, values, grid, faults, number) + races
+
+    def _races(self, grid: tuple[int, int, int]) -> list[Violation]:
+        number, trace = _CONTEXTS.traced()
+        kernel = self.facts["kernel"]
+        races = find_races(trace, self.facts["sites"], self.names, grid)
+        if number > len(trace):
+            races.append(
+                f"{number - len(trace)} of {number} accesses had no room in the trace: races among them are missed"
+            )
+        return [Violation(kernel=kernel, text=text) for text in races]
 
     def _pack(self, values: Sequence[Any]) -> None:
         """Put the arguments where the driver loads them: a tensor is its address and extent, a scalar its bits."""
@@ -205,7 +259,9 @@ class GridRunner:
     def _head(self, threads: int, printer: int) -> None:
         """Set the contexts' headers and clear their counters and the fault records."""
         _CONTEXTS.reserve(threads * self.stride)
-        header = struct.pack("<qQQ", 0, _CONTEXTS.records_address, printer)
+        trace = _CONTEXTS.trace_address() if self.facts["mode"] == "sanitize" else 0
+        stop = ctypes.addressof(_CONTEXTS.stop)
+        header = struct.pack("<qQQQQ", 0, _CONTEXTS.records_address, printer, trace, stop)
         header = header.ljust(runtime.COUNTERS_OFFSET + 8 * self.counters, b"\0")
         for thread in range(threads):
             ctypes.memmove(_CONTEXTS.address + thread * self.stride, header, len(header))

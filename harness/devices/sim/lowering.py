@@ -10,23 +10,28 @@ from mlir.dialects import llvm as llvm_dialect
 
 from harness.devices.sim import runtime
 from harness.devices.sim.errors import CompilerError
+from harness.devices.sim.modes import Mode
 from harness.devices.sim.passes.atomics import read_before_exchange
 from harness.devices.sim.passes.carried import carry_in_place
 from harness.devices.sim.passes.checks import CHECK_FUNCTION, LEADING_ARGUMENTS, Checker
+from harness.devices.sim.passes.endless import RUNNING_FUNCTION, stop_when_late
 from harness.devices.sim.passes.legalize import legalize, readable
 from harness.devices.sim.passes.libdevice import expand_libdevice
 from harness.devices.sim.passes.library import expand_library
 from harness.devices.sim.passes.machine_types import to_machine_types
 from harness.devices.sim.passes.matmul import fold_transposes, lower_products, transposes_to_generic
 from harness.devices.sim.passes.messages import PRINT_FUNCTION, expand_messages
+from harness.devices.sim.passes.sanitize import TRACE_FUNCTION
 from harness.devices.sim.passes.scalars import EXP_FUNCTION, fix_scalars
-from harness.devices.sim.passes.storage import SLOT_FUNCTION, place_buffers, resolve_pointers
+from harness.devices.sim.passes.storage import SLOT_FUNCTION, STACK_BYTES, place_buffers, resolve_pointers
 from harness.devices.sim.passes.structured import broadcasts_to_generic, reductions_to_generic
 from harness.devices.sim.passes.supported import ATOMIC_ATTRIBUTE, drop_declarations, refuse_unsupported
 from harness.devices.sim.passes.traversal import kernel_function, operations, replace
 
 _GRID_ARGUMENTS = 6
 """The adapter ends a kernel's arguments with the grid's sizes and the program's place in it."""
+
+_CALLED = (CHECK_FUNCTION, EXP_FUNCTION, PRINT_FUNCTION, RUNNING_FUNCTION, SLOT_FUNCTION, TRACE_FUNCTION)
 
 _FUSE = (
     "canonicalize,cse,convert-elementwise-to-linalg,linalg-fuse-elementwise-ops,cse,"
@@ -51,9 +56,10 @@ class Lowered:
 
     `arguments` are the author's arguments' MLIR types; `sites` the checked places by number; `unchecked` the places of
     accesses through pointers of no known argument; `prints` the `device_print`s by number; `context_bytes` the memory a
-    thread needs; `serial` that programs must run in order on one thread.
+    thread needs; `whiles` how many loops may never end; `serial` that programs must run in order on one thread.
     """
 
+    mode: Mode
     kernel: str
     llvm_ir: str
     support: str
@@ -62,6 +68,7 @@ class Lowered:
     unchecked: tuple[str, ...]
     prints: tuple[dict[str, Any], ...]
     context_bytes: int
+    whiles: int
     serial: bool
 
 
@@ -98,8 +105,9 @@ def _declare(module: Any, declarations: list[str]) -> None:
         module.body.append(op)
 
 
-def lower(linalg_ir: str) -> Lowered:
+def lower(linalg_ir: str, mode: Mode = "checked") -> Lowered:
     """Lower one kernel. Raises UnsupportedError (what, and the kernel's line) or CompilerError."""
+    sanitize = mode == "sanitize"
     with ir.Context() as context, ir.Location.unknown():
         context.allow_unregistered_dialects = True
         try:
@@ -111,18 +119,18 @@ def lower(linalg_ir: str) -> Lowered:
         types = [str(argument.type) for argument in kernel.arguments][:-_GRID_ARGUMENTS]
         atomic = any(ATOMIC_ATTRIBUTE in op.attributes for op in operations(kernel))
         pointer = _add_context(kernel)
-        _declare(
-            module, [runtime.DECLARATIONS[f] for f in (CHECK_FUNCTION, EXP_FUNCTION, PRINT_FUNCTION, SLOT_FUNCTION)]
-        )
+        _declare(module, [runtime.DECLARATIONS[function] for function in _CALLED])
         legalize(module)
-        checker = Checker(kernel, pointer, len(types) - LEADING_ARGUMENTS)
+        checker = Checker(kernel, pointer, len(types) - LEADING_ARGUMENTS, sanitize=sanitize)
         expand_libdevice(module)
         expand_library(module, checker.tile_index)
         prints = expand_messages(module, checker)
         refuse_unsupported(kernel)
         drop_declarations(module)
         read_before_exchange(module)
-        checker.guard_accesses()
+        if mode != "unchecked":
+            checker.guard_accesses()
+        whiles = stop_when_late(kernel, checker)
         resolve_pointers(module)
         fold_transposes(module)
         transposes_to_generic(module)
@@ -135,19 +143,24 @@ def lower(linalg_ir: str) -> Lowered:
         _run(module, _LOOPS)
         to_machine_types(module, kernel)
         first_slot = runtime.COUNTERS_OFFSET + 8 * runtime.counters(len(types) - LEADING_ARGUMENTS)
-        context_bytes = place_buffers(kernel, pointer, (first_slot + 127) // 64 * 64)
+        first_slot = (first_slot + 127) // 64 * 64
+        stack_bytes = 0 if sanitize else STACK_BYTES
+        context_bytes = place_buffers(kernel, pointer, first_slot, stack_bytes=stack_bytes)
         guarded = fix_scalars(module)
         _declare(module, [runtime.guarded_declaration(*pair) for pair in sorted(guarded)])
         _run(module, _LLVM)
         llvm_ir = llvm_dialect.translate_module_to_llvmir(module.operation)
+    poison = (first_slot, context_bytes - first_slot) if sanitize and context_bytes > first_slot else None
     return Lowered(
+        mode=mode,
         kernel=name,
         llvm_ir=llvm_ir,
-        support=runtime.support_for(guarded) + runtime.driver(name, types),
+        support=runtime.support_for(guarded) + runtime.driver(name, types, poison=poison),
         arguments=tuple(types[LEADING_ARGUMENTS:]),
         sites=tuple(asdict(site) for site in checker.sites),
         unchecked=tuple(dict.fromkeys(checker.unknown)),
         prints=tuple(asdict(print_) for print_ in prints),
         context_bytes=context_bytes,
-        serial=atomic or bool(prints),
+        whiles=whiles,
+        serial=atomic or bool(prints) or sanitize,
     )

@@ -14,10 +14,16 @@ RECORDS_OFFSET = 8
 """Pointer to the launch's fault records, shared by its threads: an i64 count, then rows of RECORD_FIELDS i64."""
 PRINT_OFFSET = 16
 """Pointer to the function that shows a `device_print`."""
+TRACE_OFFSET = 24
+"""Pointer to the trace of the mode `sanitize`: i64 count, i64 room, then rows of TRACE_FIELDS i64."""
+STOP_OFFSET = 32
+"""Pointer to an i64 that is not 0 once the launch has run out of time."""
 COUNTERS_OFFSET = 64
 """i64 byte counters: argument n's reads at 2n, its writes at 2n + 1, a last one for what is no argument's."""
 RECORD_FIELDS = 5
 MAX_RECORDS = 256
+TRACE_FIELDS = 11
+"""Site, program, offset, then size and stride of each of four dimensions."""
 
 
 def counters(arguments: int) -> int:
@@ -31,6 +37,11 @@ DECLARATIONS = {
     ),
     "__touchstone_expf": "func.func private @__touchstone_expf(f32) -> f32",
     "__touchstone_print": "func.func private @__touchstone_print(!llvm.ptr, i32, !llvm.ptr)",
+    "__touchstone_running": "func.func private @__touchstone_running(!llvm.ptr, i32) -> i1",
+    "__touchstone_trace": (
+        "func.func private @__touchstone_trace(!llvm.ptr, i32, index, index, index, index, index, index, index, index,"
+        " index)"
+    ),
     "__touchstone_slot": "llvm.func @__touchstone_slot(!llvm.ptr, i64) -> !llvm.ptr",
 }
 """MLIR declarations of what passes may call, by name."""
@@ -40,6 +51,11 @@ def guarded_declaration(operation: str, type_: str) -> str:
     """The MLIR declaration of a guarded integer operation."""
     return f"func.func private @__touchstone_{operation}_{type_}({type_}, {type_}) -> {type_}"
 
+
+_STORES = "\n".join(
+    f"  %p{number} = getelementptr i64, ptr %p0, i64 {number}\n  store i64 %{name}, ptr %p{number}"
+    for number, name in enumerate(["program", "offset", "n0", "s0", "n1", "s1", "n2", "s2", "n3", "s3"], start=1)
+)
 
 SUPPORT = f"""
 define linkonce_odr noalias ptr @__touchstone_slot(ptr %context, i64 %offset)
@@ -93,6 +109,43 @@ write:
   store i64 %extent, ptr %p3
   %p4 = getelementptr i64, ptr %p0, i64 4
   store i64 %program, ptr %p4
+  br label %done
+done:
+  ret void
+}}
+
+define linkonce_odr i1 @__touchstone_running(ptr %context, i32 %site) noinline nounwind {{
+  %place = getelementptr i8, ptr %context, i64 {STOP_OFFSET}
+  %flag = load ptr, ptr %place
+  %stop = load volatile i64, ptr %flag
+  %running = icmp eq i64 %stop, 0
+  br i1 %running, label %done, label %late
+late:
+  call void @__touchstone_report(ptr %context, i32 %site, i64 0, i64 0, i64 0)
+  br label %done
+done:
+  ret i1 %running
+}}
+
+define linkonce_odr void @__touchstone_trace(ptr %context, i32 %site, i64 %offset, i64 %n0, i64 %s0, i64 %n1, i64 %s1,
+                                             i64 %n2, i64 %s2, i64 %n3, i64 %s3) noinline nounwind {{
+  %place = getelementptr i8, ptr %context, i64 {TRACE_OFFSET}
+  %trace = load ptr, ptr %place
+  %number = load i64, ptr %trace
+  %next = add i64 %number, 1
+  store i64 %next, ptr %trace
+  %room.place = getelementptr i64, ptr %trace, i64 1
+  %room = load i64, ptr %room.place
+  %fits = icmp ult i64 %number, %room
+  br i1 %fits, label %write, label %done
+write:
+  %row = mul i64 %number, {TRACE_FIELDS}
+  %first = add i64 %row, 2
+  %p0 = getelementptr i64, ptr %trace, i64 %first
+  %site64 = zext i32 %site to i64
+  store i64 %site64, ptr %p0
+  %program = load i64, ptr %context
+{_STORES}
   br label %done
 done:
   ret void
@@ -186,12 +239,19 @@ def guarded(operation: str, type_: str) -> str:
 _SCALARS = {"f32": "float", "f64": "double", "f16": "half", "bf16": "bfloat"}
 
 
-def driver(kernel: str, arguments: Sequence[str]) -> str:
+def driver(kernel: str, arguments: Sequence[str], *, poison: tuple[int, int] | None = None) -> str:
     """LLVM IR that runs `kernel` over a grid.
 
-    `arguments` are the kernel's MLIR types from the lock and the workspace to the last of the author's. `__grid` takes
-    chunks of programs off a shared counter until none is left; `__grid_team` is the same for a thread of a team.
+    `arguments` are the kernel's MLIR types from the lock and the workspace to the last of the author's. `poison` is the
+    part of a context (offset, bytes) to fill with ones before each program. `__grid` takes chunks of programs off a
+    shared counter until none is left or the launch is out of time; `__grid_team` is the same for a thread of a team.
     """
+    fill = ""
+    if poison is not None:
+        fill = (
+            f"  %poisoned = getelementptr i8, ptr %context, i64 {poison[0]}\n"
+            f"  call void @llvm.memset.p0.i64(ptr %poisoned, i8 -1, i64 {poison[1]}, i1 false)\n"
+        )
     loads: list[str] = []
     passed: list[str] = []
     declared: list[str] = []
@@ -221,6 +281,7 @@ def driver(kernel: str, arguments: Sequence[str]) -> str:
     return f"""
 declare void @{kernel}({", ".join(declared)})
 declare i32 @omp_get_thread_num()
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
 define void @__grid(ptr %arguments, ptr %counter, i64 %total, i64 %chunk, i64 %reverse, i32 %gx, i32 %gy, i32 %gz,
                     ptr %context) nounwind {{
@@ -228,6 +289,8 @@ entry:
 {newline.join(loads)}
   %backwards = icmp ne i64 %reverse, 0
   %last = sub i64 %total, 1
+  %stop.place = getelementptr i8, ptr %context, i64 {STOP_OFFSET}
+  %stop.flag = load ptr, ptr %stop.place
   br label %take
 take:
   %begin = atomicrmw add ptr %counter, i64 %chunk monotonic
@@ -237,7 +300,7 @@ take:
   %some = icmp ult i64 %begin, %total
   br i1 %some, label %loop, label %done
 loop:
-  %step = phi i64 [ %begin, %take ], [ %next, %loop ]
+  %step = phi i64 [ %begin, %take ], [ %next, %again ]
   %mirrored = sub i64 %last, %step
   %program = select i1 %backwards, i64 %mirrored, i64 %step
   %gx64 = zext i32 %gx to i64
@@ -250,9 +313,13 @@ loop:
   %y = trunc i64 %y64 to i32
   %z = trunc i64 %z64 to i32
   store i64 %program, ptr %context
-  call void @{kernel}({", ".join(passed)})
+{fill}  call void @{kernel}({", ".join(passed)})
   %next = add i64 %step, 1
+  %stop = load volatile i64, ptr %stop.flag
+  %running = icmp eq i64 %stop, 0
   %more = icmp ult i64 %next, %end
+  br i1 %running, label %again, label %done
+again:
   br i1 %more, label %loop, label %take
 done:
   ret void

@@ -2,8 +2,8 @@
 
 An assertion in the compiler ends this process, not the author's.
 
-Frames on the pipes are an 8-byte little-endian length and that many bytes. A request is one frame of IR; an answer is a
-JSON frame, followed by the object's frame where its `status` is `ok`.
+Frames on the pipes are an 8-byte little-endian length and that many bytes. A request is one frame, the mode on a line
+and then the IR; an answer is a JSON frame, followed by the object's frame where its `status` is `ok`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def write_frame(stream: IO[bytes], body: bytes) -> None:
     stream.flush()
 
 
-def compile_linalg(linalg_ir: str) -> tuple[dict[str, object], bytes]:
+def compile_linalg(mode: str, linalg_ir: str) -> tuple[dict[str, object], bytes]:
     """(what a launch must know, object) of one kernel, or a `status` that says what failed."""
     from harness.devices.sim.errors import CompilerError, UnsupportedError
     from harness.devices.sim.lowering import lower
     from harness.devices.sim.objects import compile_object
 
     try:
-        lowered = lower(linalg_ir)
+        lowered = lower(linalg_ir, mode)  # type: ignore[arg-type]
         native = compile_object(lowered.kernel, lowered.llvm_ir, lowered.support)
     except UnsupportedError as error:
         return {"status": "unsupported", "message": str(error)}, b""
@@ -54,7 +54,8 @@ def main() -> None:
     os.dup2(2, 1)
     with os.fdopen(0, "rb") as requests:
         while (request := read_frame(requests)) is not None:
-            answer, native = compile_linalg(request.decode())
+            mode, linalg_ir = request.decode().split("\n", 1)
+            answer, native = compile_linalg(mode, linalg_ir)
             write_frame(answers, json.dumps(answer).encode())
             if answer["status"] == "ok":
                 write_frame(answers, native)

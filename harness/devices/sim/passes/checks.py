@@ -14,6 +14,7 @@ from mlir import ir
 from mlir.dialects import arith, func, memref, scf
 
 from harness.devices.sim.passes.loops import choose, index, nest, zero
+from harness.devices.sim.passes.sanitize import look_at_stored, trace_access
 from harness.devices.sim.passes.storage import POINTER_CAST, element_bytes
 from harness.devices.sim.passes.supported import ATOMIC_ATTRIBUTE
 from harness.devices.sim.passes.traversal import describe_position, operations, source_position, source_positions, uses
@@ -28,9 +29,9 @@ LEADING_ARGUMENTS = 2
 class Site:
     """One place in the kernel's source that is checked.
 
-    `kind` is `load`, `store` or `atomic` of an argument, `index` for one into a tile, or `assert`. `argument` counts
-    the author's arguments from 0 and is -1 where there is none; `widened` marks a load that the adapter made larger
-    than the author's mask; `message` is an assertion's.
+    `kind` is `load`, `store` or `atomic` of an argument, `unset` for a stored value that was never set, `index` for one
+    into a tile, `assert` or `endless`. `argument` counts the author's arguments from 0 and is -1 where there is none;
+    `widened` marks a load that the adapter made larger than the author's mask; `message` is an assertion's.
     """
 
     kind: str
@@ -45,9 +46,10 @@ class Site:
 class Checker:
     """Guards the accesses of `kernel`, which has so many of the author's `arguments`; `context` is its pointer to the
     launch's records. `sites` has every place that is checked, by number; `unknown` the places of accesses whose
-    argument is not known."""
+    argument is not known. `sanitize` also traces every access and looks at every value stored."""
 
-    def __init__(self, kernel: Any, context: Any, arguments: int) -> None:
+    def __init__(self, kernel: Any, context: Any, arguments: int, *, sanitize: bool = False) -> None:
+        self.sanitize = sanitize
         self.kernel = kernel
         self.context = context
         self.sites: list[Site] = []
@@ -88,6 +90,7 @@ class Checker:
             for place, stride in zip(indices, strides, strict=True):
                 low = arith.addi(low, arith.muli(place, stride))
             high = low
+            sizes, strides = [], []
         else:
             for size, stride in zip(sizes, strides, strict=True):
                 span = arith.muli(arith.subi(size, one), stride)
@@ -96,6 +99,8 @@ class Checker:
                 count = arith.muli(count, arith.maxsi(size, nothing))
         extent = memref.dim(argument, nothing)
         site = Site(kind, number, *_position(op), widened=widened)
+        if self.sanitize:
+            trace_access(self.context, len(self.sites), low if indices else offset, sizes, strides)
         size = arith.muli(count, index(element_bytes(shaped.element_type)))
         return self._check(site, 2 * number + (kind != "load"), low, high, extent, size), extent
 
@@ -116,6 +121,23 @@ class Checker:
         site = Site("assert", -1, *_position(op), message=message)
         self._check(site, self.uncounted, number, number, index(0), index(1))
 
+    def endless_site(self, loop: Any) -> int:
+        """The number of a loop that may not end, for the runtime to report."""
+        self.sites.append(Site("endless", -1, *_position(loop)))
+        return len(self.sites) - 1
+
+    def _look_at(self, value: Any, view: Any, op: Any) -> None:
+        """Record elements of a stored value that were never set."""
+        if not self.sanitize:
+            return
+        root = self.root(view)
+        site = Site("unset", root[1] if root else -1, *_position(op))
+
+        def report(number: Any) -> None:
+            self._check(site, self.uncounted, number, number, index(0), index(1))
+
+        look_at_stored(value, report)
+
     def copy(self, op: Any) -> None:
         source, target = op.operands
         read, written = self.root(source), self.root(target)
@@ -127,6 +149,8 @@ class Checker:
                 allowed, extent = self.guard(source, [], "load", op, widened=_selected_at_once(op))
             if written:
                 stored, _ = self.guard(target, [], "store", op)
+                if not read:
+                    self._look_at(source, target, op)
                 allowed = arith.andi(allowed, stored) if read else stored
             partial = bool(read) and not written
             branch = scf.IfOp(allowed, has_else=partial)
@@ -175,6 +199,8 @@ class Checker:
             return
         with ir.InsertionPoint(op), op.location:
             allowed, _ = self.guard(view, indices, kind, op)
+            if kind == "store" and not op.name.startswith("linalg."):
+                self._look_at(op.operands[0], view, op)
             branch = scf.IfOp(allowed)
             with ir.InsertionPoint(branch.then_block):
                 end = scf.YieldOp([])

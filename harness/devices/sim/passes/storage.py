@@ -12,7 +12,7 @@ from harness.devices.sim.errors import UnsupportedError
 from harness.devices.sim.passes.traversal import describe_position, operations, replace
 
 SLOT_FUNCTION = "__touchstone_slot"
-_STACK_BYTES = 256
+STACK_BYTES = 256
 _ALIGNMENT = 64
 _LARGEST = 1 << 48
 POINTER_CAST = "hivm.hir.pointer_cast"
@@ -32,8 +32,8 @@ def _bytes(type_: Any) -> int:
     return size
 
 
-def place_buffers(kernel: Any, context: Any, first_free: int) -> int:
-    """Give every allocation its place and return the bytes of arena the kernel needs.
+def place_buffers(kernel: Any, context: Any, first_free: int, *, stack_bytes: int = STACK_BYTES) -> int:
+    """Give every allocation its place, the stack up to `stack_bytes`, and return the bytes of arena the kernel needs.
 
     A slot's address comes from a call that LLVM knows to alias nothing. Raises UnsupportedError for a buffer whose size
     is not known, or that a loop still hands on.
@@ -50,7 +50,7 @@ def place_buffers(kernel: Any, context: Any, first_free: int) -> int:
             raise UnsupportedError(f"{describe_position(op.location)}: the simulator needs a tile of a constant size")
         size = _bytes(type_)
         with ir.InsertionPoint.at_block_begin(kernel.entry_block), op.location:
-            if size <= _STACK_BYTES:
+            if size <= stack_bytes:
                 alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _ALIGNMENT)
                 replace(op, memref.AllocaOp(type_, [], [], alignment=alignment).result)
                 continue
