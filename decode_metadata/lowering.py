@@ -15,7 +15,12 @@ from decode_metadata.geometry import CacheGroup
 
 def legal_or_minus_one(values: torch.Tensor) -> torch.Tensor:
     """int64 values, -1 in place of those that are negative or beyond int32."""
-    return torch.where((values >= 0) & (values <= INT32_MAX), values, -1)
+    return torch.where(is_legal(values), values, -1)
+
+
+def is_legal(values: torch.Tensor) -> torch.Tensor:
+    """Where int64 values are neither negative nor beyond int32: no bit above the 31 lowest."""
+    return values & ~INT32_MAX == 0
 
 
 def split_position(position: torch.Tensor, page_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,11 +50,17 @@ def group_slots(
     # One small copy to the device that nothing waits for, in place of a scalar operation a group and size.
     sizes = torch.tensor(
         [
-            [group.page_tokens, group.ratio, table.shape[1], INT32_MAX + 1 if absolute or group.absolute else 0]
+            [
+                group.page_tokens,
+                group.ratio,
+                group.rows_per_page,
+                table.shape[1] - 1,
+                INT32_MAX + 1 if absolute or group.absolute else 0,
+            ]
             for group, table in zip(groups, tables, strict=True)
         ]
     ).to(position.device, non_blocking=True)
-    page_tokens, ratio, width, unbounded = sizes.T[:, :, None, None]
+    page_tokens, ratio, rows_per_page, last_column, unbounded = sizes.T[:, :, None, None]
     column = position.div(page_tokens, rounding_mode="floor")
     # A position of -1 has column -1: its own test, since a modulus would bring it back.
     writes = ((position + 1) % ratio == 0) & (position >= 0)
@@ -58,14 +69,13 @@ def group_slots(
         modulus = torch.maximum(counts.T[..., None], unbounded)
         column = column % modulus.clamp(min=1)
         writes &= modulus > 0
-    writes &= column < width
+    writes &= column <= last_column
     if verified is not None:
         writes &= verified | (ratio == 1)
     # Clamped rather than masked: what a lane that writes nothing gathers is not asked.
-    pages = gather_pages(tables, torch.minimum(column, width - 1).clamp(min=0))
+    pages = gather_pages(tables, torch.minimum(column, last_column).clamp(min=0))
     writes &= pages >= 0
     row = (position % page_tokens).div(ratio, rounding_mode="floor")
-    rows_per_page = page_tokens.div(ratio, rounding_mode="floor")
     return torch.where(writes, pages * rows_per_page + row, -1)
 
 
@@ -99,5 +109,6 @@ def window_rows(
     safe = column.clamp(min=0, max=max(table.shape[1] - 1, 0))
     pages = gather_pages([table], safe.flatten(1)[None]).view(column.shape)
     rows = pages * page_rows + row
-    mapped &= (pages >= 0) & (rows <= INT32_MAX)
+    # A row of page -1 is negative too.
+    mapped &= is_legal(rows)
     return torch.where(mapped, rows, -1).to(torch.int32), lens.to(torch.int32)

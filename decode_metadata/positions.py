@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from decode_metadata.checks import INT32_MAX, as_int64, check_count
-from decode_metadata.lowering import legal_or_minus_one
+from decode_metadata.lowering import is_legal, legal_or_minus_one
 
 __all__ = ["kv_seq_lens", "position_ids"]
 
@@ -54,8 +54,6 @@ def positions_from(first: torch.Tensor, *, seq: int) -> torch.Tensor:
 
 def lens_from(first: torch.Tensor, *, seq: int, commit_tokens: Commit | None) -> torch.Tensor:
     """int64 `[B]`: `kv_seq_lens` from int64 starts `[B]`."""
-    # A start beyond int32 is no start: near the end of int64 its length would wrap to one that looks legal.
-    legal = (first >= 0) & (first <= INT32_MAX)
     if commit_tokens is None:
         commit_tokens = seq
     if isinstance(commit_tokens, int):
@@ -63,9 +61,10 @@ def lens_from(first: torch.Tensor, *, seq: int, commit_tokens: Commit | None) ->
         lens = first + commit_tokens
     else:
         commit = check_commits(commit_tokens, batch=len(first)).to(first.device)
-        legal &= (commit >= 0) & (commit <= seq)
+        commit = torch.where(commit == commit.clamp(0, seq), commit, -INT32_MAX - 1)
         lens = first + commit
-    return torch.where(legal & (lens <= INT32_MAX), lens, -1)
+    # The start is asked too: one near the end of int64 has a length that wraps, and a negative one may reach 0.
+    return torch.where(is_legal(first | lens), lens, -1)
 
 
 def check_commit(commit_tokens: int, *, seq: int) -> None:

@@ -7,6 +7,7 @@ can be pasted into a test.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ def geometries() -> st.SearchStrategy[CacheGeometry]:
     return st.sampled_from(GEOMETRIES)
 
 
+@cache
 def starts(*, geometry: CacheGeometry) -> st.SearchStrategy[int]:
     """A start near the beginning, near a page's edge, in a regime, or no legal position at all (a padding row)."""
     near = st.integers(0, 3 * geometry.page_tokens)
@@ -65,14 +67,23 @@ def steps(draw: st.DrawFn, *, geometry: CacheGeometry | None = None, batch: int 
     if draw(st.sampled_from((True, True, False))):
         flat = _looked_up(draw, _COUNTS, groups * size)
         counts = tuple(flat[r * groups : (r + 1) * groups] for r in range(size))
+    return StepInputs(first, length, tables, counts, draw(_commits(size, length)), geometry)
+
+
+@cache
+def _commits(size: int, length: int) -> st.SearchStrategy[int | tuple[int, ...] | None]:
     # One past both ends: an element out of range is -1 by rule, not an error.
     commits = st.lists(st.integers(-1, length + 1), min_size=size, max_size=size).map(tuple)
-    commit = draw(st.none() | st.integers(0, length) | commits)
-    return StepInputs(first, length, tables, counts, commit, geometry)
+    return st.one_of(st.none(), st.integers(0, length), commits)
+
+
+@cache
+def _bytes(number: int) -> st.SearchStrategy[bytes]:
+    return st.binary(min_size=number, max_size=number)
 
 
 def _looked_up(draw: st.DrawFn, values: Sequence[int], number: int) -> tuple[int, ...]:
-    return tuple(values[byte % len(values)] for byte in draw(st.binary(min_size=number, max_size=number)))
+    return tuple(values[byte % len(values)] for byte in draw(_bytes(number)))
 
 
 def _table(pages: Sequence[int], *, batch: int, width: int) -> Table:
