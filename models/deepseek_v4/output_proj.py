@@ -94,7 +94,7 @@ def group_sum_kernel(
     for group in range(GROUPS):
         acc = dot_tile(
             codes_ptr + group * RANK, w_ptr + group * RANK, row, column, tokens,
-            GROUPS * RANK, GROUPS * RANK, RANK, BM, BN, BK, tl.int32,
+            GROUPS * RANK, GROUPS * RANK, N, RANK, BM, BN, BK, tl.int32,
         )  # fmt: skip
         scale = tl.load(scale_ptr + row * GROUPS + group, mask=active, other=0.0)
         total += acc.to(tl.float32) * scale[:, None]

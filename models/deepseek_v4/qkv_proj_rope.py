@@ -30,7 +30,7 @@ from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
 from models.deepseek_v4.fixtures import activation, config_of, int8_weight, norm_weight, rope_specs, weight
 from models.deepseek_v4.golden_parts import dequantized, int8_linear, rotate_tail, token_rotation
-from models.kernels.matmul import launch_project
+from models.kernels.matmul import dot_tile, launch_project
 from models.kernels.quantize import quantize_row
 from models.kernels.rope import join_lanes, load_pairs, rotate
 from models.kernels.tiles import TOKEN_TILE, tile
@@ -116,25 +116,17 @@ def query_kernel(
     BM: tl.constexpr, BNOPE: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """One head of 16 tokens. The even and the odd rotated lanes come from their own weight rows, so that pairs meet
-    without splitting an fp32 tile, and q is rounded only once."""
+    without splitting an fp32 tile, and q is rounded only once. Three loops, since the A5 compiler refuses one loop that
+    carries tiles of two shapes."""
     head = tl.program_id(0)
     row = tl.program_id(1) * BM + tl.arange(0, BM)
     active = row < tokens
-    k = tl.arange(0, BK)
     lane = tl.arange(0, BNOPE)
     even = NOPE + 2 * tl.arange(0, HALF)
-    w_head = w_ptr + head * (WIDTH * K)
-    nope_acc = tl.zeros([BM, BNOPE], tl.int32)
-    even_acc = tl.zeros([BM, HALF], tl.int32)
-    odd_acc = tl.zeros([BM, HALF], tl.int32)
-    for start in range(0, K, BK):
-        x = tl.load(qr_ptr + row[:, None] * K + (start + k)[None, :], mask=active[:, None], other=0)
-        w = tl.load(w_head + lane[:, None] * K + (start + k)[None, :], mask=lane[:, None] < NOPE, other=0)
-        nope_acc = tl.dot(x, tl.trans(w), nope_acc, out_dtype=tl.int32)
-        w = tl.load(w_head + even[:, None] * K + (start + k)[None, :])
-        even_acc = tl.dot(x, tl.trans(w), even_acc, out_dtype=tl.int32)
-        w = tl.load(w_head + (even + 1)[:, None] * K + (start + k)[None, :])
-        odd_acc = tl.dot(x, tl.trans(w), odd_acc, out_dtype=tl.int32)
+    w = w_ptr + head * (WIDTH * K)
+    nope_acc = dot_tile(qr_ptr, w, row, lane, tokens, K, K, NOPE, K, BM, BNOPE, BK, tl.int32)
+    even_acc = dot_tile(qr_ptr, w, row, even, tokens, K, K, WIDTH, K, BM, HALF, BK, tl.int32)
+    odd_acc = dot_tile(qr_ptr, w, row, even + 1, tokens, K, K, WIDTH, K, BM, HALF, BK, tl.int32)
 
     scale = tl.load(qr_scale_ptr + row, mask=active, other=0.0)[:, None]
     w_scale = w_scale_ptr + head * WIDTH

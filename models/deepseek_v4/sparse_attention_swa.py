@@ -38,7 +38,7 @@ from models.deepseek_v4.fixtures import (
     window_specs,
 )
 from models.deepseek_v4.golden_parts import rotate_tail, token_rotation
-from models.kernels.rope import rotate_lanes
+from models.kernels.rope import launch_rotate_tail
 from models.kernels.tiles import tile
 
 
@@ -84,22 +84,17 @@ def specs(case: Case) -> tuple[Spec, ...]:
 
 @triton.jit
 def sparse_attention_kernel(
-    q_ptr, cache_ptr, index_ptr, length_ptr, sink_ptr, position_ptr, cos_ptr, sin_ptr, out_ptr, softmax_scale,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, WINDOW: tl.constexpr,
-    BH: tl.constexpr, BW: tl.constexpr,
+    q_ptr, cache_ptr, index_ptr, length_ptr, sink_ptr, out_ptr, softmax_scale,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, WINDOW: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """16 heads of one token; more do not fit on chip at head_dim 512. The rotated lanes are summed a second time on
-    their own, since a tile can't be sliced."""
     token = tl.program_id(0)
     head = tl.program_id(1) * BH + tl.arange(0, BH)
     lane = tl.arange(0, WIDTH)
-    turned = WIDTH - 2 * HALF + tl.arange(0, 2 * HALF)
     q_row = (token * HEADS + head[:, None]) * WIDTH
     q = tl.load(q_ptr + q_row + lane[None, :])
     m = tl.load(sink_ptr + head)
     total = tl.full([BH], 1.0, tl.float32)  # the sink's own share, exp(sink - m)
     o = tl.zeros([BH, WIDTH], tl.float32)
-    o_turned = tl.zeros([BH, 2 * HALF], tl.float32)
     length = tl.load(length_ptr + token)
     for start in range(0, length, BW):
         k = start + tl.arange(0, BW)
@@ -109,7 +104,6 @@ def sparse_attention_kernel(
         # NaN in the row clamped to would survive a probability of 0. int64: a pool may pass 2^31 elements.
         row = tl.where(seen, index, 0).to(tl.int64)[:, None] * WIDTH
         kv = tl.load(cache_ptr + row + lane[None, :], mask=seen[:, None], other=0.0)
-        kv_turned = tl.load(cache_ptr + row + turned[None, :], mask=seen[:, None], other=0.0)
         s = tl.dot(q, tl.trans(kv)) * softmax_scale
         s = tl.where(seen[None, :], s, -1e30)
         m_next = tl.maximum(m, tl.max(s, 1))
@@ -117,16 +111,8 @@ def sparse_attention_kernel(
         shrink = tl.exp(m - m_next)
         total = total * shrink + tl.sum(p, 1)
         o = o * shrink[:, None] + tl.dot(p.to(tl.bfloat16), kv)
-        o_turned = o_turned * shrink[:, None] + tl.dot(p.to(tl.bfloat16), kv_turned)
         m = m_next
-
-    nope = (o / total[:, None]).to(tl.bfloat16)
-    tl.store(out_ptr + q_row + lane[None, :], nope, mask=lane[None, :] < WIDTH - 2 * HALF)
-    entry = tl.load(position_ptr + token) * HALF + tl.arange(0, HALF)
-    cos = tl.load(cos_ptr + entry).to(tl.float32)[None, :]
-    sin = tl.load(sin_ptr + entry).to(tl.float32)[None, :]
-    rope = rotate_lanes((o_turned / total[:, None]).to(tl.bfloat16), cos, sin, BH, HALF, True)
-    tl.store(out_ptr + q_row + turned[None, :], rope)
+    tl.store(out_ptr + q_row + lane[None, :], (o / total[:, None]).to(tl.bfloat16))
 
 
 def launch(
@@ -152,13 +138,15 @@ def launch(
     check_tensor("rope_cos", rope_cos, shape=(None, None), dtype=torch.bfloat16, device=device)
     check_tensor("rope_sin", rope_sin, shape=rope_cos.shape, dtype=torch.bfloat16, device=device)
     check_tensor("attn_out", attn_out, shape=q.shape, dtype=torch.bfloat16, device=device)
-    if tokens:
-        block = 16
-        window, half = swa_indices.shape[1], rope_cos.shape[1]
-        sparse_attention_kernel[(tokens, heads // block)](
-            q, kv_cache, swa_indices, swa_lens, attn_sink, position_ids, rope_cos, rope_sin, attn_out, softmax_scale,
-            HEADS=heads, WIDTH=head_dim, HALF=half, WINDOW=window, BH=block, BW=tile(window, 64),
-        )  # fmt: skip
+    if not tokens:
+        return
+    # 16 heads by 32 rows of 512 lanes is what fits on chip of an A2 or A3.
+    window, block = swa_indices.shape[1], 16
+    sparse_attention_kernel[(tokens, heads // block)](
+        q, kv_cache, swa_indices, swa_lens, attn_sink, attn_out, softmax_scale,
+        HEADS=heads, WIDTH=head_dim, WINDOW=window, BH=block, BW=tile(window, 32),
+    )  # fmt: skip
+    launch_rotate_tail(attn_out, position_ids, rope_cos, rope_sin, inverse=True)
 
 
 STAGE = Stage(

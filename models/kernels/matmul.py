@@ -15,15 +15,15 @@ from models.kernels.tiles import TOKEN_TILE, tile
 
 @triton.jit
 def dot_tile(
-    x_ptr, w_ptr, rows, columns, tokens, X_STRIDE: tl.constexpr, W_STRIDE: tl.constexpr, K: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr,
+    x_ptr, w_ptr, rows, columns, tokens, X_STRIDE: tl.constexpr, W_STRIDE: tl.constexpr, N: tl.constexpr,
+    K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """x[rows, :K] @ w[columns, :K]^T as [BM, BN] of ACC; rows at or past `tokens` count as zeros."""
+    """x[rows, :K] @ w[columns, :K]^T as [BM, BN] of ACC; rows from `tokens` on and columns from N on count as zeros."""
     k = tl.arange(0, BK)
     acc = tl.zeros([BM, BN], ACC)
     for start in range(0, K, BK):
         x = tl.load(x_ptr + rows[:, None] * X_STRIDE + (start + k)[None, :], mask=rows[:, None] < tokens, other=0)
-        w = tl.load(w_ptr + columns[:, None] * W_STRIDE + (start + k)[None, :])
+        w = tl.load(w_ptr + columns[:, None] * W_STRIDE + (start + k)[None, :], mask=columns[:, None] < N, other=0)
         acc = tl.dot(x, tl.trans(w), acc, out_dtype=ACC)
     return acc
 
@@ -37,7 +37,7 @@ def project_kernel(
     columns = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.program_id(2) * BM + tl.arange(0, BM)
     acc = dot_tile(
-        x_ptr + group * K, w_ptr + group * N * K, rows, columns, tokens, GROUPS * K, K, K, BM, BN, BK, tl.float32
+        x_ptr + group * K, w_ptr + group * N * K, rows, columns, tokens, GROUPS * K, K, N, K, BM, BN, BK, tl.float32
     )
     y = y_ptr + group * N + rows[:, None] * (GROUPS * N) + columns[None, :]
     tl.store(y, acc, mask=rows[:, None] < tokens)

@@ -100,8 +100,8 @@ FAULTS = [
     Fault(
         "no-inverse-rotation",
         sparse_attention_swa,
-        "BH, HALF, True)",
-        "BH, HALF, False)",
+        "rope_sin, inverse=True)",
+        "rope_sin, inverse=False)",
         "output",
         "attn_out",
         "beyond",
