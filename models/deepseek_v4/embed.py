@@ -81,6 +81,7 @@ def embed_kernel(
 
 
 def launch(*, input_ids: Tensor, embed_w: Tensor, hc_lanes: int, hidden: Tensor, x_hc: Tensor) -> None:
+    """Write hidden and x_hc. Raises TypeError or ValueError naming the argument that does not fit."""
     vocab, width = check_tensor("embed_w", embed_w, shape=(None, None), dtype=torch.bfloat16).shape
     (tokens,) = check_tensor("input_ids", input_ids, shape=(None,), dtype=torch.int64, device=embed_w.device).shape
     check_tensor("hidden", hidden, shape=(tokens, width), dtype=torch.bfloat16, device=embed_w.device)

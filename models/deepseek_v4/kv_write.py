@@ -56,6 +56,7 @@ def kv_write_kernel(kv_ptr, slot_ptr, cache_ptr, WIDTH: tl.constexpr, BLOCK: tl.
 
 
 def launch(*, kv: Tensor, ori_slot_mapping: Tensor, kv_cache: Tensor) -> None:
+    """Write the mapped rows of kv_cache. Raises TypeError or ValueError naming the argument that does not fit."""
     tokens, width = check_tensor("kv", kv, shape=(None, None), dtype=torch.bfloat16).shape
     check_tensor("ori_slot_mapping", ori_slot_mapping, shape=(tokens,), dtype=torch.int64, device=kv.device)
     check_tensor("kv_cache", kv_cache, shape=(None, None, width), dtype=torch.bfloat16, device=kv.device)

@@ -113,6 +113,10 @@ def launch(
     o_q_scale: Tensor,
     x_out: Tensor,
 ) -> None:
+    """Write x_out, by way of the scratch o_a, o_q and o_q_scale.
+
+    Raises TypeError or ValueError naming the argument that does not fit.
+    """
     bf16 = torch.bfloat16
     tokens, heads, head_dim = check_tensor("attn_out", attn_out, shape=(None, None, None), dtype=bf16).shape
     device = attn_out.device

@@ -194,6 +194,10 @@ def launch(
     qr: Tensor,
     qr_scale: Tensor,
 ) -> None:
+    """Write q, kv, qr and qr_scale, by way of the scratch q_a and kv_a.
+
+    Raises TypeError or ValueError naming the argument that does not fit.
+    """
     bf16, fp32 = torch.bfloat16, torch.float32
     tokens, hidden = check_tensor("x", x, shape=(None, None), dtype=bf16).shape
     device = x.device

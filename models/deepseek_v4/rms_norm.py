@@ -55,6 +55,7 @@ def rms_norm_kernel(x_ptr, w_ptr, y_ptr, eps, HIDDEN: tl.constexpr, BLOCK: tl.co
 
 
 def launch(*, x: Tensor, norm_w: Tensor, rms_norm_eps: float, y: Tensor) -> None:
+    """Write y. Raises TypeError or ValueError naming the argument that does not fit."""
     tokens, hidden = check_tensor("x", x, shape=(None, None), dtype=torch.bfloat16).shape
     check_tensor("norm_w", norm_w, shape=(hidden,), dtype=torch.bfloat16, device=x.device)
     check_tensor("y", y, shape=(tokens, hidden), dtype=torch.bfloat16, device=x.device)

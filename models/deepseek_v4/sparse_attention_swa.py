@@ -128,6 +128,7 @@ def launch(
     softmax_scale: float,
     attn_out: Tensor,
 ) -> None:
+    """Write attn_out. Raises TypeError or ValueError naming the argument that does not fit."""
     tokens, heads, head_dim = check_tensor("q", q, shape=(None, None, None), dtype=torch.bfloat16).shape
     device = q.device
     check_tensor("kv_cache", kv_cache, shape=(None, None, head_dim), dtype=torch.bfloat16, device=device)

@@ -102,6 +102,7 @@ def launch(
     kv_cache: Tensor,
     x_out: Tensor,
 ) -> None:
+    """Write x_out and the mapped rows of kv_cache, by way of every stage's outputs and scratch. Raises as they do."""
     rms_norm.launch(x=x, norm_w=attn_norm_w, rms_norm_eps=rms_norm_eps, y=x_norm)
     qkv_proj_rope.launch(
         x=x_norm, wq_a=wq_a, q_norm_w=q_norm_w, wq_b=wq_b, wq_b_scale=wq_b_scale, wkv=wkv, kv_norm_w=kv_norm_w,
