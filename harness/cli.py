@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,9 +13,11 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 from rich.table import Table
 
 from harness.case import Case
+from harness.compile_command import add_compile_command
 from harness.devices.registry import open_device
 from harness.doctor import examine, print_findings
 from harness.expand import expand_cases, parse_starts
+from harness.files import write_atomically
 from harness.golden_cache import GoldenCache, cache_folder
 from harness.metadata_commands import add_metadata_commands
 from harness.registry import Registered, Registry, load_registry
@@ -73,6 +73,7 @@ def _parser() -> _Parser:
     run.set_defaults(command=_run)
 
     add_metadata_commands(commands)
+    add_compile_command(commands)
     doctor = commands.add_parser("doctor", help="whether this installation can run kernels")
     doctor.set_defaults(command=_doctor)
     return parser
@@ -130,7 +131,7 @@ def _run(options: argparse.Namespace) -> int:
     passed = all(report.passed for report in reports)
     if options.json:
         record = {"passed": passed, "device": device.name, "reports": [report.to_json() for report in reports]}
-        _write_atomically(Path(options.json), json.dumps(record, indent=2) + "\n")
+        write_atomically(Path(options.json), json.dumps(record, indent=2) + "\n")
     return PASSED if passed else FAILED
 
 
@@ -170,17 +171,6 @@ def _doctor(options: argparse.Namespace) -> int:
 def _check_destination(path: str | None) -> None:
     if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
         raise UsageError(f"json must name a file in a folder that exists, got {path!r}")
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _one_line(error: Exception) -> str:

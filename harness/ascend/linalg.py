@@ -1,0 +1,61 @@
+"""From a kernel to the IR that the Ascend compiler receives, by triton-ascend's own frontend and adapter."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.ascend.chips import Chip
+
+_FRONTEND = threading.Lock()
+"""Triton's frontend works on one kernel at a time."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel's Triton IR and Linalg IR, both in MLIR's generic form with the author's source positions."""
+
+    triton_ir: str
+    linalg_ir: str
+
+
+def lower_kernel(source: Any, chip: Chip, *, options: Mapping[str, Any]) -> Lowered:
+    """Lower Triton's `ASTSource` in the chip's flavour. `options` are the launch's own compiler options.
+
+    Raises CompilerError with the adapter's words, or whatever Triton's frontend raises for the kernel.
+    """
+    from triton._C.libtriton import ir
+    from triton.backends.ascend.compiler import AscendBackend, make_ttir
+    from triton.backends.compiler import GPUTarget
+
+    from harness.devices.sim.adapter import to_linalg
+
+    target = GPUTarget("npu", chip.soc, 0)
+    backend = AscendBackend(target)
+    parsed = backend.parse_options({**chip.options, **options})
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    metadata = {**parsed.__dict__, "target": target, "hash": source.hash()}
+    with _FRONTEND:
+        module = source.make_ir(parsed, backend.get_codegen_implementation(), backend.get_module_map(), context)
+        module = make_ttir(module, metadata, parsed)
+    return Lowered(triton_ir=_generic(str(module)), linalg_ir=without_mix_mode(to_linalg(module, metadata)))
+
+
+def _generic(triton_ir: str) -> str:
+    from triton.backends.ascend.utils import _get_triton_adapter_opt_path
+
+    command = [_get_triton_adapter_opt_path(), "--mlir-print-op-generic", "--mlir-print-debuginfo"]
+    return subprocess.run(command, input=triton_ir, capture_output=True, text=True, check=True).stdout
+
+
+def without_mix_mode(linalg_ir: str) -> str:
+    """The IR without the attribute `mix_mode`, which is for triton-ascend's launcher: its backend too takes it out
+    before the compiler, which knows no such attribute."""
+    for mode in ("aiv", "aic", "mix"):
+        linalg_ir = linalg_ir.replace(f', mix_mode = "{mode}"', "").replace(f'mix_mode = "{mode}", ', "")
+    return linalg_ir

@@ -1,0 +1,150 @@
+"""What Triton's IR shows of a kernel that neither the simulator nor the compiler does: hazards and dots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from harness.ascend.module_ir import parsed, walk, where
+
+_CLAMPS = ("arith.select", "arith.maxsi", "arith.minsi", "arith.maxui", "arith.minui")
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A `tl.dot` of [m, k] x [k, n]; `argument` is the number of the kernel's argument whose tile of `tile_bytes` it
+    takes on the right, None where that tile is computed."""
+
+    m: int
+    n: int
+    k: int
+    int8: bool
+    argument: int | None
+    tile_bytes: int
+
+
+def read_hazards(triton_ir: str) -> tuple[str, ...]:
+    """Warnings, one a line of the kernel. Raises ValueError if the IR does not parse."""
+    with parsed(triton_ir) as module:
+        return tuple(dict.fromkeys(text for op in walk(module.operation) for text in _hazards(op)))
+
+
+def read_dots(triton_ir: str) -> tuple[Dot, ...]:
+    """Every dot in the kernel's code, however often it runs."""
+    with parsed(triton_ir) as module:
+        return tuple(_dot(op) for op in walk(module.operation) if op.name == "tt.dot")
+
+
+def argument_tile_bytes(triton_ir: str) -> dict[int, int]:
+    """By argument number, the bytes of all tiles that the kernel's code loads from it, each counted once."""
+    totals: dict[int, int] = {}
+    with parsed(triton_ir) as module:
+        for op in walk(module.operation):
+            if op.name == "tt.load":
+                number = _argument(op.operands[0])
+                if number is not None:
+                    totals[number] = totals.get(number, 0) + _bytes(op.results[0].type)
+    return totals
+
+
+def read_gathers(triton_ir: str) -> dict[int, frozenset[int]]:
+    """By number, the arguments that are read by loaded indices, and the arguments that hold those indices."""
+    found: dict[int, set[int]] = {}
+    with parsed(triton_ir) as module:
+        for op in walk(module.operation):
+            number = _argument(op.operands[0]) if op.name == "tt.load" else None
+            if number is not None:
+                indices = {_argument(load.operands[0]) for load, _ in _loaded_indices(op.operands[0])}
+                found.setdefault(number, set()).update(index for index in indices if index is not None)
+    return {number: frozenset(indices) for number, indices in found.items() if indices}
+
+
+def _hazards(op: Any) -> Iterator[str]:
+    place = where(op.location)
+    if op.name in ("arith.divsi", "arith.remsi") and _is_tensor(op.results[0].type):
+        element = str(op.results[0].type.element_type)
+        if element == "i32" and op.name == "arith.divsi":
+            yield f"{place}: int32 // goes through fp32 on A2 and A3, wrong from 2^24; use >> with a power of two"
+        else:
+            yield f"{place}: {element} {'//' if op.name == 'arith.divsi' else '%'} is a loop over scalars on A2 and A3"
+    if op.name == "tt.load" and _is_tensor(op.operands[0].type):
+        for load, clamped in _loaded_indices(op.operands[0]):
+            if clamped or not _is_tensor(load.results[0].type):
+                continue
+            if len(op.operands) > 1:
+                yield f"{place}: a gather reads its masked lanes too; clamp the index as well: tl.where(ok, index, 0)"
+            else:
+                yield f"{place}: a gather trusts the index loaded at {where(load.location)}; clamp it"
+
+
+def _loaded_indices(pointer: Any) -> Iterator[tuple[Any, bool]]:
+    """The loads that a pointer's offsets come from, and whether a clamp lies between. A contiguous access has offsets
+    that are computed."""
+    waiting, seen = [(pointer, False)], []
+    while waiting:
+        value, clamped = waiting.pop()
+        op = getattr(value.owner, "operation", None)
+        if op is None or not hasattr(op, "operands") or op in seen:
+            continue
+        seen.append(op)
+        if op.name == "tt.load":
+            yield op, clamped
+            continue
+        clamped = clamped or op.name in _CLAMPS
+        waiting += [(operand, clamped) for operand in op.operands]
+
+
+def _dot(op: Any) -> Dot:
+    left, right = op.operands[0].type, op.operands[1].type
+    tile = _producer(op.operands[1])
+    loaded = tile is not None and tile.name == "tt.load"
+    return Dot(
+        m=left.shape[-2],
+        n=right.shape[-1],
+        k=left.shape[-1],
+        int8=str(left.element_type) == "i8",
+        argument=_argument(tile.operands[0]) if tile is not None and loaded else None,
+        tile_bytes=_bytes(right),
+    )
+
+
+def _producer(value: Any) -> Any | None:
+    op = getattr(value.owner, "operation", None)
+    while op is not None and op.name in ("tt.trans", "arith.extsi", "arith.extf", "arith.select"):
+        op = getattr(op.operands[0 if op.name != "arith.select" else 1].owner, "operation", None)
+    return op
+
+
+def _argument(pointer: Any) -> int | None:
+    """The number of the function argument that a pointer is into."""
+    value = pointer
+    while True:
+        owner = value.owner
+        op = getattr(owner, "operation", None)
+        if op is not None and hasattr(op, "operands") and op.name.startswith(("tt.", "arith.")) and op.operands:
+            value = op.operands[0]
+            continue
+        return value.arg_number if hasattr(value, "arg_number") and _at_entry(owner) else None
+
+
+def _at_entry(block: Any) -> bool:
+    return bool(getattr(block.owner, "name", "") == "tt.func")
+
+
+def _is_tensor(type_: Any) -> bool:
+    from mlir import ir
+
+    return isinstance(type_, ir.RankedTensorType)
+
+
+def _bytes(type_: Any) -> int:
+    from mlir import ir
+
+    count = 1
+    if isinstance(type_, ir.RankedTensorType):
+        for size in type_.shape:
+            count *= size
+        type_ = type_.element_type
+    digits = "".join(filter(str.isdigit, str(type_)))
+    return count * int(digits or 8) // 8
