@@ -9,7 +9,7 @@ from decode_metadata.strategies import steps
 from tests.decode_metadata.oracle import expected_step
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(steps())
 def test_host_builder_is_the_oracle(step: StepInputs) -> None:
     built = step.build()
