@@ -10,6 +10,7 @@ from mlir.dialects import arith, linalg, math
 
 from harness.devices.sim.errors import UnsupportedError
 from harness.devices.sim.passes.legalize import FOREIGN
+from harness.devices.sim.passes.loops import loop
 from harness.devices.sim.passes.traversal import describe_position, operations, replace
 
 PREFIX = "__hmf_"
@@ -44,6 +45,29 @@ def _exponent(x: Any) -> Any:
     return exponent if x.type == f32 else arith.truncf(x.type, exponent)
 
 
+def _power(x: Any, n: Any) -> Any:
+    """x to the n by squaring, modulo the type's size. A negative power is the whole part of the fraction: that of 0,
+    a division by zero, is 0 like every other."""
+    type_ = ir.IntegerType(x.type)
+
+    def integer(value: int) -> Any:
+        return arith.constant(type_, ir.IntegerAttr.get(type_, value))
+
+    def equal(a: Any, b: Any) -> Any:
+        return arith.cmpi(arith.CmpIPredicate.eq, a, b)
+
+    nothing, one, minus = integer(0), integer(1), integer(-1)
+    odd = equal(arith.andi(n, one), one)
+
+    def square(_: Any, result: Any, base: Any, rest: Any) -> list[Any]:
+        taken = arith.muli(result, arith.select(equal(arith.andi(rest, one), one), base, one))
+        return [taken, arith.muli(base, base), arith.shrui(rest, one)]
+
+    whole = loop(0, type_.width - 1, 1, square, [one, x, n])[0]
+    fraction = arith.select(equal(x, one), one, arith.select(equal(x, minus), arith.select(odd, minus, one), nothing))
+    return arith.select(arith.cmpi(arith.CmpIPredicate.slt, n, nothing), fraction, whole)
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "atan": math.atan,
     "ilogb": _exponent,
@@ -52,7 +76,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ldexp": lambda x, n: arith.mulf(x, math.exp2(n)),
     "log1p": math.log1p,
     "pow": math.powf,
-    "powi": math.ipowi,
+    "powi": _power,
     "recip": lambda x: arith.divf(_number(x.type, 1.0), x),
     "relu": _relu,
     "round": math.round,
