@@ -80,7 +80,9 @@ def _figures(records: Sequence[KernelRecord]) -> tuple[str, ...]:
     return (
         each(lambda record: "fit" if record.fit else "FAILED"),
         each(lambda record: record.facts.core if record.facts else "-"),
-        *(each(lambda record, space=space: _share(record, space)) for space in ("ub", "l1", "l0c")),
+        each(lambda record: _share(record, "ub")),
+        each(lambda record: _share(record, "l1")),
+        each(lambda record: _share(record, "l0c")),
         each(lambda record: record.buffering if record.facts else "-"),
         each(lambda record: str(record.facts.cube_instructions) if record.facts else "-"),
         each(lambda record: str(record.facts.vector_instructions) if record.facts else "-"),

@@ -38,7 +38,7 @@ class Outcome:
 
 
 def compile_flags(chip: Chip, options: Any) -> tuple[str, ...]:
-    """The flags that triton-ascend 3.2.0's backend gives for these `NPUOptions`, as its `linalg_to_bin` functions do."""
+    """The flags that triton-ascend 3.2.0's backend gives for these `NPUOptions`."""
     flags = [f"--target={chip.soc}"]
     for flag, name in _OPTIONAL_FLAGS:
         value = getattr(options, name)
@@ -52,6 +52,7 @@ def compile_flags(chip: Chip, options: Any) -> tuple[str, ...]:
     )
 
 
+_ALWAYS = ("--enable-hfusion-compile=true", "--enable-hivm-compile=true", "--enable-triton-kernel-compile=true")
 _OPTIONAL_FLAGS = (
     ("enable-auto-multi-buffer", "multibuffer"),
     ("enable-auto-bind-sub-block", "enable_auto_bind_sub_block"),

@@ -43,7 +43,9 @@ class Known:
 
 
 KNOWN = (
-    Known('dyn_cast on a non-existent value', "A5 can't split what was upcast: tl.split the pairs as loaded, then upcast"),
+    Known(
+        "dyn_cast on a non-existent value", "A5 can't split what was upcast: tl.split the pairs as loaded, then upcast"
+    ),
     Known(
         "incorrect # of replacement values",
         "A5 can't take a dot whose left side is computed and has k <= 16: make that tile 32 wide",
@@ -62,7 +64,7 @@ KNOWN = (
         "a buffer that a loop carries could not be followed: carry fewer tiles through the loop, or load a tile once "
         "and reuse it",
     ),
-)  # fmt: skip
+)
 
 
 def diagnose(outcome: Outcome, *, timeout_s: float) -> tuple[Diagnosis, ...]:

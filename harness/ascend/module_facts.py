@@ -10,7 +10,6 @@ from harness.ascend.chips import Chip
 from harness.ascend.module_ir import (
     attribute,
     constant,
-    innermost_loop,
     memory_space,
     parsed,
     static_bytes,
@@ -18,6 +17,7 @@ from harness.ascend.module_ir import (
     walk,
     where,
 )
+from harness.ascend.module_loops import Loop, innermost_loop
 from harness.ascend.record import Buffer, Memory, ModuleFacts, ScalarLoop, Space
 
 _SPACES: dict[str, Space] = {"ub": "ub", "cbuf": "l1", "cc": "l0c"}
@@ -53,7 +53,8 @@ def read_module(generic_ir: str, chip: Chip) -> ModuleFacts:
             memory=_memory(bodies, chip),
             multi_buffers=sum(_is_double_buffer(op) for body in bodies for op in body),
             loads_in_loop=any(
-                name.startswith(("load_gm", "nd2nz")) and innermost_loop(call) is not None
+                # Of a matmul only the loads that feed the cube unit: they are what must overlap with products.
+                name.startswith("nd2nz" if cube else "load_gm") and innermost_loop(call) is not None
                 for name, call in zip(names, calls, strict=True)
             ),
             workspace_bytes=_workspace_bytes(functions),
@@ -168,7 +169,7 @@ def _syncs(ops: Iterable[Any]) -> dict[str, int]:
 def _scalar_loops(ops: Iterable[Any]) -> tuple[ScalarLoop, ...]:
     """Loops that store single elements on chip or move them to or from global memory. Reading one from on-chip memory
     is left out: that is how a row's index is taken for a transfer of the whole row."""
-    found: dict[str, tuple[Any, int]] = {}
+    found: dict[str, tuple[Loop, int]] = {}
     for op in ops:
         if op.name == "memref.store":
             alarming = memory_space(op.operands[1].type) in ("ub", "gm")
@@ -180,16 +181,7 @@ def _scalar_loops(ops: Iterable[Any]) -> tuple[ScalarLoop, ...]:
         if loop is not None:
             place = where(op.location)
             found[place] = (loop, found.get(place, (loop, 0))[1] + 1)
-    return tuple(ScalarLoop(place, _trips(loop), count) for place, (loop, count) in found.items())
-
-
-def _trips(loop: Any) -> int | None:
-    if getattr(loop, "name", "") != "scf.for":
-        return None
-    low, high, step = (constant(operand) for operand in list(loop.operands)[:3])
-    if low is None or high is None or not step:
-        return None
-    return max(0, -(-(high - low) // step))
+    return tuple(ScalarLoop(place, loop.trips, count) for place, (loop, count) in found.items())
 
 
 def _element_dmas(calls: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
@@ -206,10 +198,8 @@ def _elements(value: Any) -> int | None:
     """Elements of a memref before it was cast to a dynamic shape."""
     from mlir import ir
 
-    owner = getattr(value, "owner", None)
-    while getattr(owner, "name", "") == "memref.cast":
-        value = owner.operands[0]
-        owner = value.owner
+    while getattr(value.owner, "name", "") == "memref.cast":
+        value = value.owner.operands[0]
     if not isinstance(value.type, ir.MemRefType) or not ir.MemRefType(value.type).has_static_shape:
         return None
     total = 1

@@ -10,7 +10,6 @@ from typing import Any
 
 _SPACES = ("gm", "ub", "cbuf", "cc", "ca", "cb")
 _ELEMENT_BITS = {"i1": 1, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "index": 64}
-_LOOPS = ("scf.for", "scf.while", "scf.parallel", "affine.for")
 
 
 @contextmanager
@@ -50,9 +49,11 @@ def attribute(op: Any, name: str) -> str:
 
 def constant(value: Any) -> int | None:
     """The integer that `value` is defined as, None if it is computed."""
-    owner = value.owner
+    owner: Any = getattr(value.owner, "operation", None)
     name = getattr(owner, "name", "")
-    if name not in ("arith.constant", "llvm.mlir.constant"):
+    if owner is not None and name == "builtin.unrealized_conversion_cast":
+        return constant(owner.operands[0])
+    if owner is None or name not in ("arith.constant", "llvm.mlir.constant"):
         return None
     number = owner.attributes["value"]
     return int(number.value) if hasattr(number, "value") else None
@@ -76,7 +77,7 @@ def static_bytes(type_: Any) -> int | None:
         return None
     element = str(shaped.element_type)
     bits = _ELEMENT_BITS.get(element) or int("".join(filter(str.isdigit, element)) or 8)
-    return (math.prod(shaped.shape) * bits + 7) // 8
+    return int(math.prod(shaped.shape) * bits + 7) // 8
 
 
 def type_name(type_: Any) -> str:
@@ -109,35 +110,3 @@ def short_path(path: str) -> str:
     """Relative to the working folder where it lies in it, as editors and shells take it."""
     place = Path(path)
     return str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else path
-
-
-def innermost_loop(op: Any) -> Any | None:
-    """The loop around `op`: a structured loop, or for branches the operation's own block if it can reach itself."""
-    inner = op
-    while inner is not None and inner.name not in ("func.func", "builtin.module"):
-        block = inner.block
-        if _reaches_itself(block):
-            return block
-        inner = inner.parent
-        inner = getattr(inner, "operation", inner)
-        if inner is not None and inner.name in _LOOPS:
-            return inner
-    return None
-
-
-def _reaches_itself(block: Any) -> bool:
-    seen: list[Any] = []
-    waiting = _successors(block)
-    while waiting:
-        following = waiting.pop()
-        if following == block:
-            return True
-        if following not in seen:
-            seen.append(following)
-            waiting += _successors(following)
-    return False
-
-
-def _successors(block: Any) -> list[Any]:
-    operations = list(block.operations)
-    return list(operations[-1].operation.successors) if operations else []

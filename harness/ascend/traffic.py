@@ -26,7 +26,7 @@ class Argument:
         return cls(
             size_bytes=tensor.numel() * tensor.element_size(),
             row_bytes=(tensor.shape[-1] if tensor.dim() else 1) * tensor.element_size(),
-            distinct=int(tensor[tensor >= 0].unique().numel()) if integer else None,
+            distinct=len(torch.unique(tensor[tensor >= 0])) if integer else None,
         )
 
 
