@@ -1,7 +1,8 @@
 """Matrix products as loops that LLVM makes vector code of.
 
-Accumulation is in fp32 (int32 for int8), its order left to LLVM: a cube unit's is not the program's either. Rows of the
-left operand are taken eight at a time, so that each element of the right one is converted once for all of them.
+Accumulation is in fp32 (int32 for int8), its order left to LLVM: a cube unit's is not the program's either. With a
+transposed right operand, tiles of four rows by two columns are summed along the depth: as many products for each vector
+loaded as 16 vector registers allow.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from harness.devices.sim.errors import UnsupportedError
 from harness.devices.sim.passes.loops import index, loop, nest, zero
 from harness.devices.sim.passes.traversal import describe_position, operations, replace
 
-_ROWS = 8
+_TILE_ROWS = 4
+_TILE_COLUMNS = 2
 _DEPTH = 8
 _TRANSPOSED_RIGHT = """[affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>,
 affine_map<(m, n, k) -> (m, n)>]"""
@@ -29,6 +31,13 @@ def fold_transposes(module: Any) -> None:
         if not isinstance(producer, ir.Block) and producer.name == "linalg.transpose":
             op.operands[1] = producer.operands[0]
             op.attributes["indexing_maps"] = ir.Attribute.parse(_TRANSPOSED_RIGHT)
+
+
+def _divisor(size: int, most: int) -> int:
+    """The largest power of two up to `most` that divides `size`."""
+    while size % most:
+        most //= 2
+    return most
 
 
 def _right_is_transposed(op: Any) -> bool:
@@ -75,29 +84,31 @@ class _Product:
 
     def right_transposed(self) -> None:
         left = self.widened(self.left, self.rows, self.depth)
-        count = _ROWS if self.rows % _ROWS == 0 else 1
+        down, across = _divisor(self.rows, _TILE_ROWS), _divisor(self.columns, _TILE_COLUMNS)
         start = zero(self.element)
 
         def block(m: Any) -> Sequence[Any]:
-            lines = [arith.addi(m, index(r)) for r in range(count)]
+            lines = [arith.addi(m, index(r)) for r in range(down)]
 
-            def column(n: Any) -> Sequence[Any]:
+            def tile(n: Any) -> Sequence[Any]:
+                columns = [arith.addi(n, index(c)) for c in range(across)]
+
                 def step(k: Any, *totals: Any) -> Sequence[Any]:
-                    b = self.wide(memref.load(self.right, [n, k]))
-                    return [
-                        self.multiply_add(total, memref.load(left, [line, k]), b)
-                        for total, line in zip(totals, lines, strict=True)
-                    ]
+                    a = [memref.load(left, [line, k]) for line in lines]
+                    b = [self.wide(memref.load(self.right, [column, k])) for column in columns]
+                    pairs = [(x, y) for x in a for y in b]
+                    return [self.multiply_add(total, x, y) for total, (x, y) in zip(totals, pairs, strict=True)]
 
-                totals = loop(0, self.depth, 1, step, [start] * count)
-                for total, line in zip(totals, lines, strict=True):
-                    self.add(total, line, n)
+                totals = loop(0, self.depth, 1, step, [start] * (down * across))
+                places = [(line, column) for line in lines for column in columns]
+                for total, (line, column) in zip(totals, places, strict=True):
+                    self.add(total, line, column)
                 return ()
 
-            loop(0, self.columns, 1, column)
+            loop(0, self.columns, across, tile)
             return ()
 
-        loop(0, self.rows, count, block)
+        loop(0, self.rows, down, block)
 
     def right_plain(self) -> None:
         right = self.widened(self.right, self.depth, self.columns) if self.rows > 1 else self.right
