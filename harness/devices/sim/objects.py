@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -17,17 +18,20 @@ def initialize() -> None:
     llvm.initialize_native_asmprinter()
 
 
-def host_description() -> str:
-    """The CPU and its features, which decide what code is generated."""
-    initialize()
-    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+CPU_VARIABLE = "TOUCHSTONE_SIM_CPU"
+"""Environment variable: generate code for this CPU by LLVM's name (`x86-64-v3`) instead of the one at hand."""
 
 
-def target_machine(*, jit: bool = True) -> Any:
+def target_cpu() -> tuple[str, str]:
+    """LLVM's name of the CPU that code is generated for, and its features."""
     initialize()
-    return llvm.Target.from_default_triple().create_target_machine(
-        opt=2, cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), jit=jit
-    )
+    name = os.environ.get(CPU_VARIABLE)
+    return (name, "") if name else (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+
+
+def target_machine() -> Any:
+    cpu, features = target_cpu()
+    return llvm.Target.from_default_triple().create_target_machine(opt=2, cpu=cpu, features=features, jit=True)
 
 
 def compile_object(kernel: str, llvm_ir: str, support: str) -> bytes:

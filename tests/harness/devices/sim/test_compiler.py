@@ -18,6 +18,7 @@ import triton.language as tl
 from harness.devices.sim.adapter import adapter_passes
 from harness.devices.sim.compiler import CompilerProcess
 from harness.devices.sim.errors import CompilerError, UnsupportedError
+from harness.devices.sim.objects import CPU_VARIABLE
 
 EMPTY_KERNEL = """
 "builtin.module"() ({
@@ -123,3 +124,13 @@ def test_two_processes_may_compile_into_one_cache(tmp_path):
         assert process.returncode == 0, errors
     assert list((tmp_path / "cache").rglob("*.obj"))
     subprocess.run([sys.executable, str(script)], env=environment, check=True, timeout=120)
+
+
+def test_code_for_a_plainer_cpu(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    for cpu in ("", "x86-64-v3"):
+        environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache"), CPU_VARIABLE: cpu}
+        subprocess.run([sys.executable, str(script)], env=environment, check=True, timeout=120)
+    # Another CPU is another object.
+    assert len(list((tmp_path / "cache").rglob("*.obj"))) == 2
