@@ -115,7 +115,8 @@ def test_rivals_take_turns_after_their_preparation() -> None:
         return Rival(lambda: turns.append(name), lambda: turns.append(name.upper()), lambda: float(next(ticks)))
 
     times = interleaved({"a": rival("a"), "b": rival("b")}, seconds=0.0, rounds=2)
-    # Each first runs twice, to compile and to be counted. A clock that ticks a second a look makes a sample one call.
-    assert "".join(turns) == "AaaBbb" + "AaBb" * 2
+    # Each first runs twice, to compile and to be counted. A clock that ticks a second a look makes a sample one call;
+    # a call that is not timed comes before it.
+    assert "".join(turns) == "AaaBbb" + "AaaBbb" * 2
     assert times == {"a": Timing(1.0, 1.0), "b": Timing(1.0, 1.0)}
     assert Timing(2.0, 3.0).noise == 0.5
