@@ -15,20 +15,20 @@ from decode_metadata.geometry import CacheGroup
 
 def legal_or_minus_one(values: torch.Tensor) -> torch.Tensor:
     """int64 values, -1 in place of those that are negative or beyond int32."""
-    return torch.where(is_legal(values), values, -1)
+    return values.masked_fill(is_illegal(values), -1)
 
 
-def is_legal(values: torch.Tensor) -> torch.Tensor:
-    """Where int64 values are neither negative nor beyond int32: no bit above the 31 lowest."""
-    return values & ~INT32_MAX == 0
+def is_illegal(values: torch.Tensor) -> torch.Tensor:
+    """Where int64 values are negative or beyond int32: a bit above the 31 lowest."""
+    return values & ~INT32_MAX != 0
 
 
-def split_position(position: torch.Tensor, page_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The page of the sequence and the row in it, both int64, the page rounded down."""
+def page_of(position: torch.Tensor, page_rows: int) -> torch.Tensor:
+    """position // page_rows, int64, rounded down."""
     if page_rows & (page_rows - 1) == 0:
         # int64 division is no vector instruction anywhere; a window divides each of its entries.
-        return position >> (page_rows.bit_length() - 1), position & (page_rows - 1)
-    return position.div(page_rows, rounding_mode="floor"), position.remainder(page_rows)
+        return position >> (page_rows.bit_length() - 1)
+    return position.div(page_rows, rounding_mode="floor")
 
 
 def group_slots(
@@ -88,7 +88,7 @@ def gather_pages(tables: Sequence[torch.Tensor], columns: torch.Tensor) -> torch
         table.gather(1, column) if table.shape[1] else torch.full_like(column, -1)
         for table, column in zip(tables, columns, strict=True)
     ]
-    stacked = torch.stack(pages)
+    stacked = torch.stack(pages) if len(pages) > 1 else pages[0][None]
     return legal_or_minus_one(stacked) if stacked.dtype == torch.int64 else stacked.to(torch.int64)
 
 
@@ -99,16 +99,22 @@ def window_rows(
 
     `position` int64 `[B, S]`, legal or -1. Without the current rows, those of tokens 0 to s are left out.
     """
-    lens = (position + 1).clamp(max=window)
-    oldest = position - lens + 1
+    end = position + 1
+    lens = end.clamp(max=window)
+    oldest = end - lens
     if not with_current:
         lens = (lens - torch.arange(1, position.shape[1] + 1, device=position.device)).clamp(min=0)
     k = torch.arange(window, device=position.device)
-    column, row = split_position(oldest[..., None] + k, page_rows)
-    mapped = (k < lens[..., None]) & (column < table.shape[1])
-    safe = column.clamp(min=0, max=max(table.shape[1] - 1, 0))
-    pages = gather_pages([table], safe.flatten(1)[None]).view(column.shape)
-    rows = pages * page_rows + row
-    # A row of page -1 is negative too.
-    mapped &= is_legal(rows)
-    return torch.where(mapped, rows, -1).to(torch.int32), lens.to(torch.int32)
+    # A window lies on few pages: look those up, and keep the work on each of its entries short.
+    first = page_of(oldest, page_rows)
+    i = k[: (window - 2) // page_rows + 2]
+    column = first[..., None] + i
+    last_column = table.shape[1] - 1
+    pages = gather_pages([table], column.clamp(min=0, max=max(last_column, 0)).flatten(1)[None]).view(column.shape)
+    pages = pages.masked_fill(column > last_column, -1)
+    # Entry `offset` counts from the start of the first page; on the i-th it is row offset - i * page_rows. On a page
+    # of -1 that leaves it negative.
+    offset = (oldest - first * page_rows)[..., None] + k
+    rows = ((pages - i) * page_rows).gather(-1, page_of(offset, page_rows)) + offset
+    none = (k >= lens[..., None]) | is_illegal(rows)
+    return rows.masked_fill(none, -1).to(torch.int32), lens.to(torch.int32)

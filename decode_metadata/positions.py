@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from decode_metadata.checks import INT32_MAX, as_int64, check_count
-from decode_metadata.lowering import is_legal, legal_or_minus_one
+from decode_metadata.lowering import is_illegal, legal_or_minus_one
 
 __all__ = ["kv_seq_lens", "position_ids"]
 
@@ -61,10 +61,10 @@ def lens_from(first: torch.Tensor, *, seq: int, commit_tokens: Commit | None) ->
         lens = first + commit_tokens
     else:
         commit = check_commits(commit_tokens, batch=len(first)).to(first.device)
-        commit = torch.where(commit == commit.clamp(0, seq), commit, -INT32_MAX - 1)
+        commit = commit.masked_fill(commit != commit.clamp(0, seq), -INT32_MAX - 1)
         lens = first + commit
     # The start is asked too: one near the end of int64 has a length that wraps, and a negative one may reach 0.
-    return torch.where(is_legal(first | lens), lens, -1)
+    return lens.masked_fill(is_illegal(first | lens), -1)
 
 
 def check_commit(commit_tokens: int, *, seq: int) -> None:

@@ -15,11 +15,11 @@ from tests.decode_metadata.oracle import expected_step
 
 # fault: (module, what it says, what it would say)
 MUTATIONS = {
-    "window starts one early": ("lowering", "oldest = position - lens + 1", "oldest = position - lens"),
-    "window one short": ("lowering", "(position + 1).clamp(max=window)", "(position + 1).clamp(max=window - 1)"),
-    "window's tail not masked": ("lowering", "(k < lens[..., None]) & ", ""),
-    "window past the table": ("lowering", "(k < lens[..., None]) & (column < table.shape[1])", "(k < lens[..., None])"),
-    "window row wraps": ("lowering", "mapped &= is_legal(rows)", "mapped &= pages >= 0"),
+    "window starts one early": ("lowering", "oldest = end - lens", "oldest = position - lens"),
+    "window one short": ("lowering", "end.clamp(max=window)", "end.clamp(max=window - 1)"),
+    "window's tail not masked": ("lowering", "(k >= lens[..., None]) | ", ""),
+    "window past the table": ("lowering", "pages.masked_fill(column > last_column, -1)", "pages"),
+    "window row wraps": ("lowering", "| is_illegal(rows)", "| (rows < 0)"),
     "another group's count": ("lowering", "counts.T[..., None]", "counts.roll(1, 1).T[..., None]"),
     "modulus one too large": ("lowering", "% modulus.clamp(min=1)", "% (modulus + 1)"),
     "no modulus": ("lowering", "column = column % modulus.clamp(min=1)", "pass"),
@@ -34,7 +34,7 @@ MUTATIONS = {
     "pages of compressed rows": ("lowering", "(position % page_tokens).div(ratio", "position.div(ratio"),
     "all rows wait": ("lowering", "verified | (ratio == 1)", "verified"),
     "no row waits": ("lowering", "writes &= verified | (ratio == 1)", "pass"),
-    "position beyond int32": ("lowering", "return torch.where(is_legal(values), values, -1)", "return values"),
+    "position beyond int32": ("lowering", "return values.masked_fill(is_illegal(values), -1)", "return values"),
     "visible by request": ("visibility", "torch.minimum(position + 1, lens[:, None])", "lens[:, None] + 0 * position"),
     "visible by token": ("visibility", "torch.minimum(position + 1, lens[:, None])", "(position + 1)"),
     "visible one early": ("visibility", "torch.minimum(position + 1,", "torch.minimum(position + 2,"),
@@ -43,8 +43,8 @@ MUTATIONS = {
     "one token more verified": ("visibility", "(s < commit)", "(s <= commit)"),
     "commit past the step": ("visibility", " & (commit <= seq)", ""),
     "length ignores the commit": ("positions", "lens = first + commit\n", "lens = first + seq\n"),
-    "length wraps": ("positions", "is_legal(first | lens)", "is_legal(lens.int())"),
-    "negative start, legal length": ("positions", "is_legal(first | lens)", "is_legal(lens)"),
+    "length wraps": ("positions", "is_illegal(first | lens)", "is_illegal(lens.int().long())"),
+    "negative start, legal length": ("positions", "is_illegal(first | lens)", "is_illegal(lens)"),
     "positions from one": ("positions", "torch.arange(seq,", "1 + torch.arange(seq,"),
 }
 

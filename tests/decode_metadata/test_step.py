@@ -127,7 +127,8 @@ def test_a_step_is_at_most_90_operations(commit: Any, batch: int) -> None:
         build_step(starts, seq=2, block_tables=pages.tables, block_counts=pages.counts, commit_tokens=commits)
     operations = {name: count for name, count in dispatched.counts.items() if name not in VIEWS}
     assert "_local_scalar_dense" not in operations
-    assert operations["gather"] == 8
+    # One a table, and two of the window.
+    assert operations["gather"] == 9
     assert sum(operations.values()) <= 90, operations
 
 
