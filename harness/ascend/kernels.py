@@ -18,7 +18,7 @@ from harness.ascend.module_facts import read_demand, read_module
 from harness.ascend.record import Buffering, Diagnosis, KernelRecord, ModuleFacts
 from harness.ascend.specialisation import Specialisation
 from harness.ascend.toolchain import Toolchain, find_toolchain
-from harness.ascend.triton_ir import read_hazards
+from harness.ascend.triton_ir import TritonFacts
 from harness.golden_cache import cache_folder
 
 TIMEOUT_S = 180.0
@@ -91,7 +91,6 @@ class Compiler:
         )  # fmt: skip
         try:
             lowered = self.lower(kernel, chip)
-            warnings = read_hazards(lowered.triton_ir)
         except Exception as error:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             return replace(blank, errors=(Diagnosis(reason, position(str(error)) or kernel.where),))
@@ -103,8 +102,10 @@ class Compiler:
         )  # fmt: skip
         kept = self.cache.get(key)
         if kept is not None:
-            return replace(KernelRecord.from_json(kept), warnings=warnings, constants=blank.constants, cached=True)
-        record = replace(self._compiled(blank, lowered, chip, flags, binary=binary), warnings=warnings)
+            return replace(
+                KernelRecord.from_json(kept), warnings=lowered.triton.hazards, constants=blank.constants, cached=True
+            )
+        record = replace(self._compiled(blank, lowered, chip, flags, binary=binary), warnings=lowered.triton.hazards)
         record = replace(record, seconds=time.perf_counter() - began)
         self.cache.put(key, record.to_json())
         return record
@@ -114,9 +115,9 @@ class Compiler:
         key = content_key(kernel.key, chip.flavour, self.toolchain.version, self.version, "lowered")
         kept = self.cache.get(key)
         if kept is not None:
-            return Lowered(**kept)
+            return Lowered(triton=TritonFacts.from_json(kept["triton"]), linalg_ir=kept["linalg_ir"])
         lowered = lower_kernel(kernel.source(), chip, options=kernel.options)
-        self.cache.put(key, {"triton_ir": lowered.triton_ir, "linalg_ir": lowered.linalg_ir})
+        self.cache.put(key, {"triton": lowered.triton.to_json(), "linalg_ir": lowered.linalg_ir})
         return lowered
 
     def _compiled(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.ascend.chips import Chip
+from harness.ascend.triton_ir import TritonFacts, read_triton
 
 _FRONTEND = threading.Lock()
 """Triton's frontend works on one kernel at a time."""
@@ -16,9 +17,9 @@ _FRONTEND = threading.Lock()
 
 @dataclass(frozen=True)
 class Lowered:
-    """A kernel's Triton IR and Linalg IR, both in MLIR's generic form with the author's source positions."""
+    """A kernel's Linalg IR in MLIR's generic form, with the author's source positions, and what its Triton IR shows."""
 
-    triton_ir: str
+    triton: TritonFacts
     linalg_ir: str
 
 
@@ -43,7 +44,7 @@ def lower_kernel(source: Any, chip: Chip, *, options: Mapping[str, Any]) -> Lowe
     with _FRONTEND:
         module = source.make_ir(parsed, backend.get_codegen_implementation(), backend.get_module_map(), context)
         module = make_ttir(module, metadata, parsed)
-    return Lowered(triton_ir=_generic(str(module)), linalg_ir=without_mix_mode(to_linalg(module, metadata)))
+    return Lowered(triton=read_triton(_generic(str(module))), linalg_ir=without_mix_mode(to_linalg(module, metadata)))
 
 
 def _generic(triton_ir: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.ascend.chips import Chip
 from harness.ascend.traffic import LaunchTraffic
-from harness.ascend.triton_ir import argument_tile_bytes, read_dots, read_gathers
+from harness.ascend.triton_ir import TritonFacts
 
 STATEMENT = "a lower bound from peak rates, not a measurement: no launch on an NPU has been timed"
 
@@ -35,22 +35,22 @@ class LaunchWork:
         return 1e6 * max(memory, matrix)
 
 
-def launch_work(launch: LaunchTraffic, *, triton_ir: str, arguments: tuple[str, ...]) -> LaunchWork:
-    """The work of a launch of the kernel with this IR, whose arguments have these names."""
+def launch_work(launch: LaunchTraffic, *, triton: TritonFacts, arguments: tuple[str, ...]) -> LaunchWork:
+    """The work of a launch of the kernel that `triton` is of, whose arguments have these names."""
     gathers = {
         arguments[number]: frozenset(arguments[index] for index in indices)
-        for number, indices in read_gathers(triton_ir).items()
+        for number, indices in triton.gathers.items()
     }
-    bf16, int8 = _operations(launch.read, triton_ir, arguments)
+    bf16, int8 = _operations(launch.read, triton, arguments)
     return LaunchWork(launch.kernel, launch.grid, launch.moved_bytes, launch.least_bytes(gathers), bf16, int8)
 
 
-def _operations(read: Mapping[str, int], triton_ir: str, arguments: tuple[str, ...]) -> tuple[int, int]:
+def _operations(read: Mapping[str, int], triton: TritonFacts, arguments: tuple[str, ...]) -> tuple[int, int]:
     """(bf16, int8) operations. How often a dot runs is what was read of the argument that its right tile comes from,
     over that tile; masked lanes are not read, so that this stays a lower bound."""
-    tiles = argument_tile_bytes(triton_ir)
+    tiles = triton.tile_bytes
     totals = [0, 0]
-    for dot in read_dots(triton_ir):
+    for dot in triton.dots:
         if dot.argument is not None and tiles.get(dot.argument):
             runs = read.get(arguments[dot.argument], 0) / tiles[dot.argument]
             totals[dot.int8] += round(2 * dot.m * dot.n * dot.k * runs)

@@ -125,8 +125,8 @@ def _survey(recording: Recording, compiler: Compiler, chip: Chip) -> StageSurvey
     for launch in recording.traffic:
         kernel = kernels[launch.key]
         try:
-            triton_ir = compiler.lower(kernel, chip).triton_ir
-            launches.append(launch_work(launch, triton_ir=triton_ir, arguments=kernel.arguments))
+            triton = compiler.lower(kernel, chip).triton
+            launches.append(launch_work(launch, triton=triton, arguments=kernel.arguments))
         except Exception as error:  # the kernel's own record says what the frontend or the adapter has against it
             failure = failure or f"{kernel.kernel}: {' '.join(str(error).split())[:200]}"
     return StageSurvey(

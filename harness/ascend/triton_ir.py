@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.ascend.module_ir import parsed, walk, where
@@ -24,40 +24,58 @@ class Dot:
     tile_bytes: int
 
 
-def read_hazards(triton_ir: str) -> tuple[str, ...]:
-    """Warnings, one a line of the kernel. Raises ValueError if the IR does not parse."""
+@dataclass(frozen=True)
+class TritonFacts:
+    """What a kernel's Triton IR shows. Arguments go by number.
+
+    `dots` has every dot of the code, however often it runs; `tile_bytes` the bytes of all tiles that the code loads
+    from an argument, each counted once; `gathers` the arguments read by loaded indices, and those that hold the
+    indices; `hazards` a warning for each line that has one.
+    """
+
+    hazards: tuple[str, ...]
+    dots: tuple[Dot, ...]
+    tile_bytes: Mapping[int, int]
+    gathers: Mapping[int, frozenset[int]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts in JSON's types."""
+        return {
+            "hazards": list(self.hazards),
+            "dots": [asdict(dot) for dot in self.dots],
+            "tile_bytes": [list(pair) for pair in self.tile_bytes.items()],
+            "gathers": [[number, sorted(indices)] for number, indices in self.gathers.items()],
+        }
+
+    @classmethod
+    def from_json(cls, made: Mapping[str, Any]) -> TritonFacts:
+        """The facts that `to_json` gave."""
+        return cls(
+            hazards=tuple(made["hazards"]),
+            dots=tuple(Dot(**dot) for dot in made["dots"]),
+            tile_bytes=dict(made["tile_bytes"]),
+            gathers={number: frozenset(indices) for number, indices in made["gathers"]},
+        )
+
+
+def read_triton(triton_ir: str) -> TritonFacts:
+    """The facts of one kernel's IR in generic form. Raises ValueError if it does not parse."""
     with parsed(triton_ir) as module:
-        return tuple(dict.fromkeys(text for op in walk(module.operation) for text in _hazards(op)))
-
-
-def read_dots(triton_ir: str) -> tuple[Dot, ...]:
-    """Every dot in the kernel's code, however often it runs."""
-    with parsed(triton_ir) as module:
-        return tuple(_dot(op) for op in walk(module.operation) if op.name == "tt.dot")
-
-
-def argument_tile_bytes(triton_ir: str) -> dict[int, int]:
-    """By argument number, the bytes of all tiles that the kernel's code loads from it, each counted once."""
-    totals: dict[int, int] = {}
-    with parsed(triton_ir) as module:
-        for op in walk(module.operation):
-            if op.name == "tt.load":
-                number = _argument(op.operands[0])
-                if number is not None:
-                    totals[number] = totals.get(number, 0) + _bytes(op.results[0].type)
-    return totals
-
-
-def read_gathers(triton_ir: str) -> dict[int, frozenset[int]]:
-    """By number, the arguments that are read by loaded indices, and the arguments that hold those indices."""
-    found: dict[int, set[int]] = {}
-    with parsed(triton_ir) as module:
-        for op in walk(module.operation):
+        ops = list(walk(module.operation))
+        tile_bytes: dict[int, int] = {}
+        gathers: dict[int, set[int]] = {}
+        for op in ops:
             number = _argument(op.operands[0]) if op.name == "tt.load" else None
             if number is not None:
+                tile_bytes[number] = tile_bytes.get(number, 0) + _bytes(op.results[0].type)
                 indices = {_argument(load.operands[0]) for load, _ in _loaded_indices(op.operands[0])}
-                found.setdefault(number, set()).update(index for index in indices if index is not None)
-    return {number: frozenset(indices) for number, indices in found.items() if indices}
+                gathers.setdefault(number, set()).update(index for index in indices if index is not None)
+        return TritonFacts(
+            hazards=tuple(dict.fromkeys(text for op in ops for text in _hazards(op))),
+            dots=tuple(_dot(op) for op in ops if op.name == "tt.dot"),
+            tile_bytes=tile_bytes,
+            gathers={number: frozenset(indices) for number, indices in gathers.items() if indices},
+        )
 
 
 def _hazards(op: Any) -> Iterator[str]:
