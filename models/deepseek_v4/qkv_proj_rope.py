@@ -227,7 +227,7 @@ def launch(
     query_kernel[(heads, triton.cdiv(tokens, TOKEN_TILE))](
         qr, qr_scale, wq_b, wq_b_scale, position_ids, rope_cos, rope_sin, q, tokens, rms_norm_eps,
         HEADS=heads, WIDTH=head_dim, NOPE=nope, HALF=half, K=q_lora,
-        BM=TOKEN_TILE, BNOPE=triton.next_power_of_2(nope), BK=tile(q_lora, 256),
+        BM=TOKEN_TILE, BNOPE=triton.next_power_of_2(nope), BK=tile(q_lora, 128),
     )  # fmt: skip
     kv_norm_rope_kernel[(tokens,)](
         kv_a, kv_norm_w, position_ids, rope_cos, rope_sin, kv, rms_norm_eps,
