@@ -97,7 +97,8 @@ def window_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """int32 `[B, S, window]`, the rows of each token's window from the oldest, and int32 `[B, S]`, how many.
 
-    `position` int64 `[B, S]`, legal or -1. Without the current rows, those of tokens 0 to s are left out.
+    `position` int64 `[B, S]`, legal or -1. Without the current rows, those of tokens 0 to s are left out. -1 for a row
+    of a page that reaches past int32.
     """
     end = position + 1
     lens = end.clamp(max=window)
@@ -111,10 +112,11 @@ def window_rows(
     column = first[..., None] + i
     last_column = table.shape[1] - 1
     pages = gather_pages([table], column.clamp(min=0, max=max(last_column, 0)).flatten(1)[None]).view(column.shape)
-    pages = pages.masked_fill(column > last_column, -1)
+    last_page = (INT32_MAX + 1) // page_rows - 1
+    pages = pages.masked_fill((column > last_column) | (pages > last_page), -1)
     # Entry `offset` counts from the start of the first page; on the i-th it is row offset - i * page_rows. On a page
     # of -1 that leaves it negative.
     offset = (oldest - first * page_rows)[..., None] + k
     rows = ((pages - i) * page_rows).gather(-1, page_of(offset, page_rows)) + offset
-    none = (k >= lens[..., None]) | is_illegal(rows)
-    return rows.masked_fill(none, -1).to(torch.int32), lens.to(torch.int32)
+    rows = rows.clamp(min=-1).to(torch.int32)
+    return rows.masked_fill(k >= lens[..., None], -1), lens.to(torch.int32)

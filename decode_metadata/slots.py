@@ -66,7 +66,7 @@ def sliding_window(
     The count is min(position + 1, window), the token's own row last; with `current="excluded"` the rows that this step
     writes, those of tokens 0 to s, are left out. It is 0 where the position is negative or beyond int32. The first
     count entries go up to the newest position; the rest is -1, and so is an entry whose page is not mapped (it stays
-    in the count). A row beyond int32 is -1. Errors as `slot_mapping`.
+    in the count). A row of a page that reaches past int32 is -1. Errors as `slot_mapping`.
     """
     check_count("window", window)
     check_count("page_rows", page_rows)

@@ -17,9 +17,9 @@ from tests.decode_metadata.oracle import expected_step
 MUTATIONS = {
     "window starts one early": ("lowering", "oldest = end - lens", "oldest = position - lens"),
     "window one short": ("lowering", "end.clamp(max=window)", "end.clamp(max=window - 1)"),
-    "window's tail not masked": ("lowering", "(k >= lens[..., None]) | ", ""),
-    "window past the table": ("lowering", "pages.masked_fill(column > last_column, -1)", "pages"),
-    "window row wraps": ("lowering", "| is_illegal(rows)", "| (rows < 0)"),
+    "window's tail not masked": ("lowering", "rows.masked_fill(k >= lens[..., None], -1)", "rows"),
+    "window past the table": ("lowering", "(column > last_column) | ", ""),
+    "window row wraps": ("lowering", " | (pages > last_page)", ""),
     "another group's count": ("lowering", "counts.T[..., None]", "counts.roll(1, 1).T[..., None]"),
     "modulus one too large": ("lowering", "% modulus.clamp(min=1)", "% (modulus + 1)"),
     "no modulus": ("lowering", "column = column % modulus.clamp(min=1)", "pass"),
