@@ -83,5 +83,5 @@ def test_without_torch_npu_the_error_says_what_is_missing(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", ["", "cpu", "npu:", "npu:x", "npu:-1", "SIM", "gpu:0"])
 def test_an_unknown_device_is_refused(name: str) -> None:
-    with pytest.raises(DeviceError, match=f"device must be sim, npu:N or cuda:N, got '{name}'"):
+    with pytest.raises(DeviceError, match=f"device must be sim, sim:sanitize, npu:N or cuda:N, got '{name}'"):
         open_device(name)
