@@ -153,10 +153,10 @@ def _options(kernel: Specialisation, chip: Chip) -> Any:
 
 
 def _buffering(facts: ModuleFacts, multi_buffer: bool) -> Buffering:
-    if not facts.loads_in_loop:
-        return "not needed"
     if not multi_buffer:
         return "off"
+    if not facts.loads_in_loop:
+        return "not needed"
     return "kept" if facts.multi_buffers else "dropped"
 
 

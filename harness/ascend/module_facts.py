@@ -73,7 +73,7 @@ def read_demand(printed_ir: str, chip: Chip) -> tuple[Memory, ...]:
     The sum over buffers, which the compiler may yet share: an upper bound, and where the memory goes. Empty if
     nothing was printed.
     """
-    # Each function is printed on its own under a header; an overflowing kernel has them several times, once a try.
+    # A function or a module is printed under each header, the one that overflows last.
     marker = "// -----// IR Dump Before "
     dumps = [part.partition("\n")[2] for part in printed_ir.split(marker)[1:]]
     for dump in reversed(dumps):
@@ -88,9 +88,11 @@ def read_demand(printed_ir: str, chip: Chip) -> tuple[Memory, ...]:
 
 
 def _first_operation(dump: str) -> str:
+    """The operation that a dump begins with, and the names of locations and attributes that stand round it."""
     lines = dump.splitlines()
     ends = [number for number, line in enumerate(lines) if line.startswith("})")]
-    return "\n".join(lines[: ends[0] + 1] if ends else lines)
+    end = ends[0] + 1 if ends else len(lines)
+    return "\n".join([*lines[:end], *(line for line in lines[end:] if line.startswith("#"))])
 
 
 def _demanded(allocations: list[Any], chip: Chip) -> tuple[Memory, ...]:

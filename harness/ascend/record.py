@@ -10,7 +10,7 @@ from harness.ascend.chips import CHIPS, Chip
 
 Space = Literal["ub", "l1", "l0c"]
 Buffering = Literal["kept", "dropped", "off", "not needed"]
-"""`off` where triton-ascend's backend does not ask for it, `not needed` where no loop loads."""
+"""`off` where triton-ascend's backend does not ask for it, `not needed` where no loop loads for the unit at work."""
 
 UB_SHARE = 0.9
 """Above this share of the unified buffer a change of a line may not fit any more."""

@@ -44,19 +44,19 @@ def test_only_the_binary_compiler_missing_is_no_error() -> None:
             "a smaller tile of the outputs",
         ),
         (
-            "c: llvm/Support/Casting.h:650: Assertion `detail::isPresent(Val) && \"dyn_cast on a non-existent value\"'",
+            'c: llvm/Support/Casting.h:650: Assertion `detail::isPresent(Val) && "dyn_cast on a non-existent value"\'',
             "dyn_cast on a non-existent value",
             "",
             "tl.split the pairs as loaded",
         ),
         (
-            "PatternMatch.cpp:135: Assertion `op->getNumResults() == n && \"incorrect # of replacement values\"' failed",
+            'PatternMatch.cpp:135: Assertion `op->getNumResults() == n && "incorrect # of replacement values"\' failed',
             "incorrect # of replacement values",
             "",
             "make that tile 32 wide",
         ),
         (
-            "loc(callsite(\"/lib/triton/language/standard.py\":9:3 at \"/k.py\":7:1)): error: failed to legalize "
+            'loc(callsite("/lib/triton/language/standard.py":9:3 at "/k.py":7:1)): error: failed to legalize '
             "operation 'linalg.reduce' that was explicitly marked illegal",
             "failed to legalize operation 'linalg.reduce'",
             "/k.py:7",
