@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import llvmlite.binding as llvm
 from rich.console import Console
 from rich.table import Table
 
@@ -24,6 +23,7 @@ from benchmarks.measured import Measured, Measurements, read_measurements, regre
 from benchmarks.measures import measure_kernel, measure_launch
 from benchmarks.processes import interpreted, measure_compilation
 from benchmarks.workloads import WORKLOADS
+from harness.devices.sim.objects import target_cpu
 
 BASELINE = Path(__file__).with_suffix(".json")
 LAUNCH, COMPILATION = "launch", "compile"
@@ -106,11 +106,12 @@ def with_interpreter(row: Measured, name: str) -> Measured:
 
 
 def processor() -> str:
-    """The processor's name as the system and as LLVM have it."""
+    """The processor's name, and LLVM's for the one that code is generated for."""
+    code, _ = target_cpu()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
-            return f"{line.partition(':')[2].strip()} ({llvm.get_host_cpu_name()})"
-    return str(llvm.get_host_cpu_name())
+            return f"{line.partition(':')[2].strip()} ({code})"
+    return code
 
 
 def table(found: Measurements) -> Table:
