@@ -18,10 +18,12 @@ __all__ = ["check_step"]
 
 def check_step(step: DecodeMetadata, *, pool_pages: Mapping[str, int]) -> None:
     """Raise ValueError naming the first offending tensor, request, token and value; see `DecodeMetadata.validate`."""
+    if not step.seq:
+        return
     position = step.position_ids.view(step.batch, step.seq).to(torch.int64)
-    if step.seq and bool((position[:, 1:] != position[:, :-1] + 1)[position[:, 1:] > 0].any()):
-        bad = torch.nn.functional.pad((position[:, 1:] != position[:, :-1] + 1) & (position[:, 1:] > 0), (1, 0))
-        _fail(step, "position_ids", bad.flatten(), "must follow the position before it")
+    # Position 0 may follow -1: a padding request's last token.
+    gap = (position[:, 1:] != position[:, :-1] + 1) & (position[:, 1:] > 0)
+    _fail(step, "position_ids", torch.nn.functional.pad(gap, (1, 0)), "must follow the position before it")
     for group in step.geometry.groups:
         _check_pages(step, group, pool_pages.get(group.name))
     for group in step.geometry.groups:
@@ -57,7 +59,7 @@ def _check_pages(step: DecodeMetadata, group: CacheGroup, pages: int | None) -> 
 
 def _check_ring(step: DecodeMetadata, group: CacheGroup, position: torch.Tensor) -> None:
     """Rows that a token reads back and rows that the step writes are different rows."""
-    if group.reach is None or not step.seq:
+    if group.reach is None:
         return
     first = (position[:, :1] - group.reach + 1).clamp(min=0)
     span = torch.arange(group.reach + step.seq - 1, device=position.device)

@@ -179,6 +179,15 @@ def test_a_padded_row_writes_and_sees_nothing() -> None:
         step.validate(pool_pages=pages.pool_pages)
 
 
+def test_no_request_is_an_empty_step() -> None:
+    tables = {name: table[:0] for name, table in TRACE_TABLES.items()}
+    step = build_step(torch.empty(0, dtype=torch.int32), seq=2, block_tables=tables, block_counts=TRACE_COUNTS[:0])
+    step.validate()
+    assert (step.batch, step.seq) == (0, 0)
+    assert step.swa_indices.shape == (0, 128)
+    assert len(str(step).splitlines()) == 1
+
+
 def _inputs(pages: Any) -> dict[str, Any]:
     return {"block_tables": pages.tables, "block_counts": pages.counts}
 

@@ -122,6 +122,16 @@ def test_one_compilation_for_every_batch_seq_and_width() -> None:
     assert [len(cache) for kernel in kernels for cache in _caches(kernel)] == before
 
 
+def test_one_store_an_output_and_no_integer_division() -> None:
+    """What the Ascend compiler receives: A2 divides int32 in inexact fp32 and takes remainders in a scalar loop."""
+    device_lists(TRACE)
+    for kernel, stores in ((decode_prepare.slots_kernel, 10), (decode_prepare.window_kernel, 1)):
+        for compiled in (entry for cache in _caches(kernel) for entry in cache.values()):
+            ir = compiled.asm["ttadapter"]
+            assert ir.count("materialize_in_destination") == stores
+            assert [name for name in ("divsi", "divui", "remsi", "remui", "floordivsi") if name in ir] == []
+
+
 def _caches(kernel: Any) -> list[Any]:
     """Triton keeps one cache of compiled kernels a device."""
     cache = kernel.cache if hasattr(kernel, "cache") else kernel.device_caches
