@@ -16,7 +16,7 @@ ARGUMENTS = {"x_ptr": "*fp32", "y_ptr": "*fp32"}
 
 @triton.jit
 def swish_whole(x_ptr, y_ptr, WIDTH: tl.constexpr):
-    """A row at once: the vector unit works in its own buffer, and the row with what is made of it does not fit there."""
+    """A row at once: the vector unit works in its own buffer, where the row does not fit."""
     lane = tl.arange(0, WIDTH)
     x = tl.load(x_ptr + tl.program_id(0) * WIDTH + lane)
     y = x / (1.0 + tl.exp(-x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
@@ -9,18 +10,19 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.ascend.record import KernelRecord, Memory, Space
-from harness.ascend.roofline import STATEMENT
+from harness.ascend.roofline import STATEMENT, LaunchWork
 from harness.ascend.survey import StageSurvey, Survey
 
 KERNEL_HEADINGS = (
     "stage", "model", "kernel", "verdict", "core", "ub", "l1", "l0c", "double buffering", "cube", "vector", "syncs",
     "scalar loops", "workspace",
 )  # fmt: skip
+LAUNCH_HEADINGS = ("stage", "case", "launch", "programs", "moved", "least", "moved/least")
 STAGE_HEADINGS = ("stage", "case", "launches", "moved", "least", "moved/least", "operations")
 
 
 def print_survey(survey: Survey, *, console: Console) -> None:
-    """Both tables, then everything that must be mended, warnings, and a line that counts."""
+    """All tables, then everything that must be mended, warnings, and a line that counts."""
     for headings, rows in _tables(survey):
         table = Table(box=None, pad_edge=False)
         for heading in headings:
@@ -42,7 +44,7 @@ def print_survey(survey: Survey, *, console: Console) -> None:
 
 
 def print_markdown(survey: Survey, *, console: Console) -> None:
-    """Both tables in Markdown."""
+    """All tables in Markdown."""
     for headings, rows in _tables(survey):
         lines = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
         lines += ["| " + " | ".join(row) + " |" for row in rows]
@@ -53,6 +55,7 @@ def _tables(survey: Survey) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]
     bounds = tuple(f"{chip.name} at least us" for chip in survey.chips)
     return [
         (KERNEL_HEADINGS, _kernel_rows(survey)),
+        (LAUNCH_HEADINGS, _launch_rows(survey)),
         ((*STAGE_HEADINGS, *bounds), [_stage_row(stage, survey) for stage in survey.stages]),
     ]
 
@@ -96,6 +99,20 @@ def _share(record: KernelRecord, space: Space) -> str:
     memories = record.facts.memory if record.facts else record.demanded
     share = next((memory.share for memory in memories if memory.space == space), 0.0)
     return f"{share:.0%}" if share else "-"
+
+
+def _launch_rows(survey: Survey) -> list[tuple[str, ...]]:
+    """Each launch under the first stage of its model that has it; a composed stage repeats those of its parts."""
+    seen: set[tuple[str, LaunchWork]] = set()
+    rows: list[tuple[str, ...]] = []
+    for stage in survey.stages:
+        for launch in stage.launches:
+            if (stage.model, launch) not in seen:
+                seen.add((stage.model, launch))
+                moved = (_size(launch.moved_bytes), _size(launch.least_bytes), f"{launch.ratio:.2f}")
+                programs = str(math.prod(launch.grid))
+                rows.append((stage.stage, stage.traffic_case, launch.kernel, programs, *moved))
+    return rows
 
 
 def _stage_row(stage: StageSurvey, survey: Survey) -> tuple[str, ...]:

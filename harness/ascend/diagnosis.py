@@ -26,7 +26,7 @@ _OVERFLOW = re.compile(r"(ub|cbuf|cc) overflow, requires (\d+) bits while (\d+) 
 _MEMORY_NAMES = {"ub": "ub", "cbuf": "l1", "cc": "l0c"}
 _POSITION = re.compile(r'"([^"]+\.py)":(\d+):\d+')
 _ADVICE_FOR_MEMORY = {
-    "ub": "take smaller tiles. What takes more than it seems: a 2-D cast to int8 (416 KB on A2 and A3; cast 1-D rows, or "
+    "ub": "take smaller tiles. What takes more than it seems: a 2-D cast to int8 (416 KB on A2, A3; cast 1-D rows, or "
     "with overflow_mode='saturate'), a weight loaded transposed through strides (load it as it lies, then tl.trans)",
     "l1": "take a smaller tile of k or of the outputs",
     "l0c": "take a smaller tile of the outputs",

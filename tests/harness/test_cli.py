@@ -112,7 +112,7 @@ def test_a_run_that_is_interrupted_leaves_the_old_file(tmp_path: Path, monkeypat
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.os, "replace", interrupted)
+    monkeypatch.setattr("harness.files.os.replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         cli.main(["run", "toy_stage", "--no-cache", "--json", str(file)])
     assert file.read_text() == "old"
