@@ -19,35 +19,37 @@ _MOST_RUNS = 4
 def step_table(step: DecodeMetadata) -> str:
     """One line a token: where it is, what it writes in each cache ("." for nothing), and what it sees.
 
-    `page:row` is a page of the sliding-window pool and the row in it; `window` the count of its rows and the rows
-    themselves as runs; `ends` the ratios of the groups that the token completes; `sees` compressed rows.
+    `page` is the sliding-window page; `ends` the ratios of the groups that the token completes; then the slot in each
+    cache; `sees` compressed rows; `window` the count of its rows and the rows themselves as runs.
     """
     geometry = step.geometry
-    slot_groups = geometry.groups[1:]
-    written = [group.slots.removesuffix("_slot_mapping") for group in slot_groups]
-    heading = ["request", "token", "position", "kv_len", "page:row", "ends", *written, "sees csa", "sees hca", "window"]
-    lines = [heading]
-    slots = [getattr(step, group.slots).tolist() for group in slot_groups]
-    lens, windows, ori = step.swa_lens.tolist(), step.swa_indices.tolist(), step.ori_slot_mapping.tolist()
+    written = [group.slots.removesuffix("_slot_mapping") for group in geometry.groups]
+    slots = [getattr(step, group.slots).tolist() for group in geometry.groups]
+    lengths = step.kv_seq_lens.tolist()
+    lens, windows = step.swa_lens.tolist(), step.swa_indices.tolist()
     visible = list(zip(step.csa_visible.tolist(), step.hca_visible.tolist(), strict=True))
+    lines = [["request", "token", "position", "kv_len", "page", "ends", *written, "sees csa", "sees hca", "window"]]
     for token, position in enumerate(step.position_ids.tolist()):
         request = token // step.seq
         ends = [str(r) for r in (geometry.csa_ratio, geometry.hca_ratio) if position >= 0 and (position + 1) % r == 0]
-        page, row = divmod(ori[token], geometry.page_tokens)
         lines.append(
             [
                 str(request),
                 str(token % step.seq),
                 str(position),
-                str(int(step.kv_seq_lens[request])),
-                f"{page}:{row}" if ori[token] >= 0 else ".",
+                str(lengths[request]),
+                _row(slots[0][token] // geometry.page_tokens),
                 ",".join(ends) or ".",
-                *(str(mapping[token]) if mapping[token] >= 0 else "." for mapping in slots),
+                *(_row(mapping[token]) for mapping in slots),
                 *(str(rows) for rows in visible[token]),
                 f"{lens[token]}: {runs(windows[token][: lens[token]])}" if lens[token] else ".",
             ]
         )
     return aligned(lines)
+
+
+def _row(number: int) -> str:
+    return str(number) if number >= 0 else "."
 
 
 def runs(rows: Sequence[int]) -> str:

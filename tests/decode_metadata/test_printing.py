@@ -30,16 +30,16 @@ def test_the_worked_trace_as_a_person_sees_it() -> None:
     step = build_step([126], seq=2, block_tables=TRACE_TABLES, block_counts=TRACE_COUNTS, commit_tokens=1)
     heading, *lines = [" ".join(line.split()) for line in str(step).splitlines()]
     assert heading == (
-        "request token position kv_len page:row ends hca_cmp csa_cmp csa_idx hca_state csa_state csa_inner_state "
+        "request token position kv_len page ends ori hca_cmp csa_cmp csa_idx hca_state csa_state csa_inner_state "
         "sees csa sees hca window"
     )
     # Unverified, token 1 completes groups of 4 and of 128 and writes neither.
     assert lines == [
-        "0 0 126 127 10:126 . . . . 446 94 130 31 0 127: 1280-1406",
-        "0 1 127 127 10:127 4,128 . . . 447 95 131 31 0 128: 1280-1407",
+        "0 0 126 127 10 . 1406 . . . 446 94 130 31 0 127: 1280-1406",
+        "0 1 127 127 10 4,128 1407 . . . 447 95 131 31 0 128: 1280-1407",
     ]
 
 
 def test_a_padding_row() -> None:
     step = build_step([-1], seq=1, block_tables=TRACE_TABLES, block_counts=TRACE_COUNTS)
-    assert " ".join(str(step).splitlines()[1].split()) == "0 0 -1 -1 . . . . . . . . 0 0 ."
+    assert " ".join(str(step).splitlines()[1].split()) == "0 0 -1 -1 . . . . . . . . . 0 0 ."

@@ -20,19 +20,19 @@ from tests.harness import fakes
 def test_a_step_is_shown_token_by_token(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["metadata", "--starts", "8190,127", "--seq", "2", "--model", "flash"]) == 0
     heading, *lines = capsys.readouterr().out.splitlines()
-    assert heading.split()[:6] == ["request", "token", "position", "kv_len", "page:row", "ends"]
+    assert heading.split()[:6] == ["request", "token", "position", "kv_len", "page", "ends"]
     cells = [line.split() for line in lines]
     assert [row[:4] for row in cells] == [
         ["0", "0", "8190", "8192"], ["0", "1", "8191", "8192"], ["1", "0", "127", "129"], ["1", "1", "128", "129"],
     ]  # fmt: skip
     assert [row[5] for row in cells] == [".", "4,128", "4,128", "."]
-    assert [row[12:14] for row in cells] == [["2047", "63"], ["2048", "64"], ["32", "1"], ["32", "1"]]
+    assert [row[13:15] for row in cells] == [["2047", "63"], ["2048", "64"], ["32", "1"], ["32", "1"]]
 
 
 def test_a_rejected_draft_is_neither_written_nor_seen(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["metadata", "--starts", "126", "--seq", "2", "--commit", "1"]) == 0
     cells = capsys.readouterr().out.splitlines()[2].split()
-    assert (cells[3], cells[6:9], cells[12:14]) == ("127", [".", ".", "."], ["31", "0"])
+    assert (cells[3], cells[7:10], cells[13:15]) == ("127", [".", ".", "."], ["31", "0"])
 
 
 BAD = {

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from decode_metadata import CacheGeometry, StepInputs
+from decode_metadata import CacheGeometry, StepInputs, position_regimes
 from decode_metadata.strategies import steps
 from harness.devices.registry import open_device
 from harness.golden_cache import GoldenCache
@@ -83,6 +83,17 @@ def test_every_position_to_600(seq: int) -> None:
         starts = tuple(range(start, start + 64 * seq, seq))
         inputs = StepInputs(starts, seq, (((5, 2, 7),) * 64,) * 7)
         assert differs(inputs) is None
+
+
+@pytest.mark.parametrize("seq", [1, 2, 8])
+def test_every_regime(seq: int) -> None:
+    """Page edges to the last position of a million, with counts 2 to 10 that differ by request and group."""
+    starts = position_regimes(seq=seq, max_position=1_048_576)
+    tables = tuple(
+        tuple(tuple(range(1000 * g + 16 * r, 1000 * g + 16 * r + 10)) for r in range(len(starts))) for g in range(7)
+    )
+    counts = tuple(tuple(2 + (r + 2 * g) % 9 for g in range(7)) for r in range(len(starts)))
+    assert differs(StepInputs(starts, seq, tables, counts)) is None
 
 
 def test_page_5_and_position_130() -> None:
