@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness import cli
-from harness.devices.base import Device
+from harness.devices.base import Device, LaunchRecord
 from harness.registry import Registered, Registry, collect
 from tests.harness.fakes import MODELS, STAGE, FakeDevice, broken
 
@@ -103,6 +103,17 @@ def test_json_holds_every_report(tmp_path: Path) -> None:
     assert [(failure["kind"], failure["where"]) for failure in wrong["failures"]] == [("output", "y")]
     assert wrong["quantisation_error"]["y"] == pytest.approx(0.00990099, rel=1e-4)
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["report.json"]
+
+
+def test_traffic_is_a_table_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    device = FakeDevice(launches=(LaunchRecord("copy", (4, 1, 1), {"x": 96}, {"y": 64}),))
+    monkeypatch.setattr(cli, "open_device", lambda name: device)
+    arguments = ["run", "toy_stage", "--context", "cold", "--seq", "1"]
+    assert cli.main([*arguments, "--traffic"]) == 0
+    rows = [line.split()[2:] for line in capsys.readouterr().out.splitlines()[-3:]]
+    assert [(row[-3], row[-2], row[-1]) for row in rows] == [("x", "96", "0"), ("y", "0", "64"), ("all", "96", "64")]
+    assert cli.main(arguments) == 0
+    assert "copy" not in capsys.readouterr().out
 
 
 def test_a_run_that_is_interrupted_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
