@@ -64,7 +64,7 @@ def _parser() -> _Parser:
     run.add_argument("--seq", type=int, help="tokens of a request in one step")
     run.add_argument("--starts", help="start positions, one a request: P,P,..")
     run.add_argument("--model", help="one model instead of all that a stage supports")
-    run.add_argument("--device", default="sim", help="sim, npu:N or cuda:N")
+    run.add_argument("--device", default="sim", help="sim, sim:sanitize, npu:N or cuda:N")
     run.add_argument("--seed", type=int, default=0, help="seed of weights and data")
     run.add_argument("--repeat", type=int, help="launches of a case that must give equal bits")
     run.add_argument("--no-cache", action="store_true", help="compute every golden anew")
