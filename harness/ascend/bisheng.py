@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -16,6 +17,9 @@ from harness.ascend.toolchain import Toolchain
 
 MODULE_FILE = "module.hivm.opt.mlir"
 """What the compiler saves last of the open part of its work."""
+
+PRINT_UB = "--enable-print-memory-allocated-size"
+"""Only the A5's compiler knows it."""
 
 BEFORE_PLACING = "--mlir-print-ir-before=hivm-plan-memory"
 
@@ -92,6 +96,12 @@ def run_compiler(
             module=module.read_text() if module.is_file() and module.stat().st_size else None,
             binary_bytes=binary.stat().st_size if binary.is_file() else None,
         )
+
+
+def printed_ub_bytes(output: str) -> int | None:
+    """The unified buffer's use as the compiler itself says it, None if it does not."""
+    printed = re.findall(r"Allocated UB size = (\d+) bits", output)
+    return max(int(bits) for bits in printed) // 8 if printed else None
 
 
 def _run(command: Sequence[str], *, cwd: Path, timeout_s: float) -> tuple[int | None, str]:

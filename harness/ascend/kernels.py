@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.ascend.bisheng import BEFORE_PLACING, Outcome, compile_flags, run_compiler
+from harness.ascend.bisheng import BEFORE_PLACING, PRINT_UB, Outcome, compile_flags, printed_ub_bytes, run_compiler
 from harness.ascend.cache import ContentCache, content_key, source_digest
 from harness.ascend.chips import Chip, find_chips
 from harness.ascend.diagnosis import diagnose, overflows, position
@@ -123,10 +123,13 @@ class Compiler:
     def _compiled(
         self, blank: KernelRecord, lowered: Lowered, chip: Chip, flags: tuple[str, ...], *, binary: str | None
     ) -> KernelRecord:
+        printing = () if chip.name != "a5" else (PRINT_UB,)
+
         def run(*more: str) -> Outcome:
             return run_compiler(
-                lowered.linalg_ir, chip, toolchain=self.toolchain, flags=(*flags, *more), timeout_s=self.timeout_s
-            )
+                lowered.linalg_ir, chip, toolchain=self.toolchain, flags=(*flags, *printing, *more),
+                timeout_s=self.timeout_s,
+            )  # fmt: skip
 
         outcome = run() if binary else run(ONE_TRY)
         errors = diagnose(outcome, timeout_s=self.timeout_s)
@@ -142,6 +145,10 @@ class Compiler:
             facts = read_module(outcome.module, chip)
         except ValueError as error:
             return replace(blank, errors=(Diagnosis(str(error)[:300]),))
+        printed, used = printed_ub_bytes(outcome.output), sum(m.used_bytes for m in facts.memory if m.space == "ub")
+        if printed is not None and printed != used:
+            message = f"the compiler gives ub as {printed} bytes, but its module shows {used}"
+            return replace(blank, errors=(Diagnosis(message, blank.where, "this is a fault of touchstone"),))
         multi_buffer = "--enable-auto-multi-buffer=True" in flags
         return replace(blank, facts=facts, buffering=_buffering(facts, multi_buffer), binary_bytes=outcome.binary_bytes)
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,10 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from harness.ascend import CHIPS, KernelRecord, compile_kernel
-from harness.ascend.bisheng import compile_flags, run_compiler
+from harness.ascend.bisheng import compile_flags, printed_ub_bytes
 from harness.ascend.cache import ContentCache
-from harness.ascend.kernels import ONE_TRY, Compiler
-from harness.ascend.module_facts import read_module
+from harness.ascend.kernels import Compiler
 from harness.ascend.specialisation import Specialisation
 from harness.ascend.toolchain import find_toolchain
 from models.kernels import quantize
@@ -118,23 +116,31 @@ def test_results_are_kept_by_content(tmp_path: Path) -> None:
     assert not compiler.compile(kernel, CHIPS["a2"]).cached
 
 
-def test_memory_agrees_with_the_a5_compilers_own_printout() -> None:
-    from triton.backends.ascend.compiler import NPUOptions
-
-    chip, toolchain = CHIPS["a5"], find_toolchain()
-    compiler = Compiler(toolchain, ContentCache(None))
+def test_memory_agrees_with_the_a5_compilers_own_printout(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Launch(
         quantize.quantize_rows_kernel, {"x_ptr": "*fp32", "codes_ptr": "*i8", "scale_ptr": "*fp32"},
         {"WIDTH": 1024, "BLOCK": 1024},
     )  # fmt: skip
-    flags = (*compile_flags(chip, NPUOptions(**chip.options)), ONE_TRY, "--enable-print-memory-allocated-size")
+    printed: list[int | None] = []
+
+    def spied(output: str) -> int | None:
+        printed.append(printed_ub_bytes(output))
+        return printed[-1]
+
+    monkeypatch.setattr("harness.ascend.kernels.printed_ub_bytes", spied)
+    used = []
     for launch in (rows, product(outputs=64, inputs=1024, tile=256), GATHER):
-        lowered = compiler.lower(Specialisation(launch.fn, launch.signature, launch.constants), chip)
-        outcome = run_compiler(lowered.linalg_ir, chip, toolchain=toolchain, flags=flags, timeout_s=60)
-        assert outcome.module is not None
-        used = {memory.space: memory.used_bytes for memory in read_module(outcome.module, chip).memory}
-        printed = re.search(r"Allocated UB size = (\d+) bits", outcome.output)
-        assert used.get("ub", 0) * 8 == (int(printed[1]) if printed else 0), launch.fn
+        record = compiled(launch, "a5")
+        assert record.accepted, record.errors
+        used.append(sum(memory.used_bytes for memory in record.facts.memory if memory.space == "ub"))
+    assert used == [number or 0 for number in printed]
+    assert used[0] > 0
+
+
+def test_a_printout_that_differs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.ascend.kernels.printed_ub_bytes", lambda _: 1)
+    (error,) = compiled(vector(kernels.add_one, 1024), "a5").errors
+    assert "the compiler gives ub as 1 bytes" in error.message
 
 
 @pytest.mark.parametrize(
