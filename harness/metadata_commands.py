@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
+
+from rich.progress import Progress
 
 from decode_metadata import CacheGeometry, DecodeMetadata, build_step, cache_tables
 from harness.case import Case, ModelConfig
 from harness.expand import parse_starts
 from harness.registry import load_registry
+from harness.table import console_for
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[Any]
@@ -67,7 +71,12 @@ def _fuzz(options: argparse.Namespace) -> int:
         from harness.metadata_fuzz import fuzz_metadata
     except ImportError as error:
         raise ValueError(f"fuzzing needs a package ({error}): pip install 'npu-touchstone[sim,dev]'") from error
-    result = fuzz_metadata(examples=options.examples, seed=options.seed)
+    progress = Progress(console=console_for(sys.stderr), disable=not sys.stderr.isatty(), transient=True)
+    with progress:
+        task = progress.add_task("steps", total=options.examples)
+        result = fuzz_metadata(
+            examples=options.examples, seed=options.seed, advance=lambda number: progress.advance(task, number)
+        )
     rate = result.examples / result.seconds
     figures = f"{result.seconds:.0f} s, {rate:.0f} a second, {result.peak_bytes / 2**20:.0f} MiB"
     if result.difference is None:

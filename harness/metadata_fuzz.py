@@ -59,10 +59,12 @@ class FuzzResult:
     difference: Difference | None
 
 
-def fuzz_metadata(*, examples: int, seed: int, processes: int = PROCESSES) -> FuzzResult:
+def fuzz_metadata(
+    *, examples: int, seed: int, processes: int = PROCESSES, advance: Callable[[int], None] | None = None
+) -> FuzzResult:
     """Run `examples` random steps in chunks over `processes`, and stop at the first chunk that finds a difference.
 
-    The same seed gives the same examples. Raises ValueError for a count below 1, and where the oracle, the stage
+    The same seed gives the same examples. `advance` hears of each chunk's number of examples. Raises ValueError for a count below 1, and where the oracle, the stage
     `decode_prepare` or the simulator is missing.
     """
     for name, value in (("examples", examples), ("processes", processes)):
@@ -80,6 +82,8 @@ def fuzz_metadata(*, examples: int, seed: int, processes: int = PROCESSES) -> Fu
         for chunk in _as_completed(pool, examples, seed, processes):
             done += chunk.examples
             peaks[chunk.process] = chunk.peak_bytes
+            if advance is not None:
+                advance(chunk.examples)
             if chunk.difference:
                 difference = chunk.difference
                 break
