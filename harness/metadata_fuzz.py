@@ -64,8 +64,8 @@ def fuzz_metadata(
 ) -> FuzzResult:
     """Run `examples` random steps in chunks over `processes`, and stop at the first chunk that finds a difference.
 
-    The same seed gives the same examples. `advance` hears of each chunk's number of examples. Raises ValueError for a count below 1, and where the oracle, the stage
-    `decode_prepare` or the simulator is missing.
+    The same seed gives the same examples. `advance` hears of each chunk's number of examples. Raises ValueError for a
+    count below 1, and where the oracle, the stage `decode_prepare` or the simulator is missing.
     """
     for name, value in (("examples", examples), ("processes", processes)):
         if value < 1:
