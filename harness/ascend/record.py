@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from harness.ascend.chips import CHIPS, Chip
-
 Space = Literal["ub", "l1", "l0c"]
 Buffering = Literal["kept", "dropped", "off", "not needed"]
 """`off` where triton-ascend's backend does not ask for it, `not needed` where no loop loads for the unit at work."""
@@ -161,8 +159,3 @@ def _facts(made: Mapping[str, Any]) -> ModuleFacts:
 
 def _memory(made: Mapping[str, Any]) -> Memory:
     return Memory(**{**made, "largest": tuple(Buffer(**buffer) for buffer in made["largest"])})
-
-
-def chip_of(record: KernelRecord) -> Chip:
-    """The chip that a record is for."""
-    return CHIPS[record.chip]

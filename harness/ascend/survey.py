@@ -46,7 +46,7 @@ class StageSurvey:
 
 @dataclass(frozen=True)
 class Survey:
-    """`records` by kernel key, one a chip in the order of `chips`; `owners` the stages and models of each key."""
+    """`records` by a specialisation's name, one a chip in the order of `chips`; `stages` name the same kernels."""
 
     chips: tuple[Chip, ...]
     stages: tuple[StageSurvey, ...]
