@@ -7,7 +7,6 @@ from mlir import ir
 
 from harness.devices.sim.errors import UnsupportedError
 from harness.devices.sim.lowering import lower
-from harness.devices.sim.passes.carried import carry_in_place
 from harness.devices.sim.passes.checks import Checker
 from harness.devices.sim.passes.legalize import legalize, readable
 from harness.devices.sim.passes.machine_types import to_machine_types
@@ -18,27 +17,9 @@ from harness.devices.sim.passes.structured import broadcasts_to_generic, reducti
 from harness.devices.sim.passes.supported import refuse_unsupported
 from harness.devices.sim.passes.traversal import describe_position, kernel_function, operations
 from harness.devices.sim.runtime import counters
+from tests.harness.devices.sim.parsing import names, parse, verified
 
-
-@pytest.fixture(autouse=True)
-def context():
-    with ir.Context() as context, ir.Location.unknown():
-        context.allow_unregistered_dialects = True
-        yield context
-
-
-def parse(body: str, arguments: str = "") -> ir.Module:
-    source = f'func.func @kernel({arguments}) attributes {{global_kernel = "local"}} {{\n{body}\nreturn\n}}'
-    return ir.Module.parse(source)
-
-
-def names(module) -> list[str]:
-    return [op.name for op in operations(module) if op.name not in ("builtin.module", "func.func", "func.return")]
-
-
-def verified(module) -> list[str]:
-    assert module.operation.verify()
-    return names(module)
+pytestmark = pytest.mark.usefixtures("context")
 
 
 def test_positions_name_the_author_not_tritons_library():
@@ -119,34 +100,6 @@ def test_each_use_of_a_broadcast_gets_its_own():
     )
     broadcasts_to_generic(module)
     assert verified(module).count("linalg.generic") == 2
-
-
-def test_a_carried_tensor_is_written_where_it_lives_and_a_swap_is_copied():
-    module = parse(
-        "%z = arith.constant 0 : index\n%o = arith.constant 1 : index\n"
-        "%r:3 = scf.for %i = %z to %o step %o iter_args(%a = %t, %b = %t, %k = %t)"
-        " -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) {\n"
-        "%s = arith.addf %a, %b : tensor<4xf32>\n"
-        "scf.yield %b, %s, %k : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>\n}",
-        "%t: tensor<4xf32>",
-    )
-    carry_in_place(module)
-    found = verified(module)
-    assert found.count("bufferization.alloc_tensor") == 1
-    assert found.count("bufferization.materialize_in_destination") == 2
-
-
-def test_what_a_nested_loop_returns_lies_in_its_place_already():
-    module = parse(
-        "%z = arith.constant 0 : index\n%o = arith.constant 1 : index\n"
-        "%r = scf.for %i = %z to %o step %o iter_args(%a = %t) -> (tensor<4xf32>) {\n"
-        "%s = scf.for %j = %z to %o step %o iter_args(%b = %a) -> (tensor<4xf32>) {\n"
-        "%c = arith.negf %b : tensor<4xf32>\nscf.yield %c : tensor<4xf32>\n}\n"
-        "scf.yield %s : tensor<4xf32>\n}",
-        "%t: tensor<4xf32>",
-    )
-    carry_in_place(module)
-    assert verified(module).count("bufferization.materialize_in_destination") == 1
 
 
 def test_machine_types():
