@@ -66,3 +66,19 @@ def test_tests_that_the_simulator_s_page_names_exist() -> None:
     assert named
     sources = "".join(path.read_text() for path in (ROOT / "tests" / "harness" / "devices" / "sim").rglob("*.py"))
     assert {name for name in named if f"def {name}(" not in sources} == set()
+
+
+def test_the_figures_shown_are_the_baseline_s() -> None:
+    from benchmarks.measured import read_measurements
+
+    measured = read_measurements(ROOT / "benchmarks" / "simulator.json")
+    shown = SIMULATOR.partition("<!-- figures -->")[2].partition("\n\n")[0].strip().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown]
+    columns = ["torch", "checks", "threads", "interpreter"]
+    expected = [
+        [name, *(f"{row.ratios[column]:.3g}" if column in row.ratios else "" for column in columns)]
+        for name, row in measured.rows.items()
+        if "torch" in row.ratios
+    ]
+    assert cells[2:] == expected
+    assert measured.cpu in SIMULATOR
