@@ -166,8 +166,8 @@ def _sort(op: Any) -> Any:
     return _tensor(result, op.results[0].type)
 
 
-def _histogram(op: Any) -> Any:
-    """Counts of 0 .. bins - 1; a value outside counts nowhere."""
+def _histogram(op: Any, report: Report) -> Any:
+    """Counts of 0 .. bins - 1; a value outside is reported and counts nowhere."""
     source, result = _buffer(op.operands[0]), _allocate(op.results[0].type)
     count = ir.MemRefType(result.type).element_type
     (bins,) = ir.MemRefType(result.type).shape
@@ -180,7 +180,7 @@ def _histogram(op: Any) -> Any:
         def increment() -> None:
             memref.store(arith.addi(memref.load(result, [number]), one), result, [number])
 
-        when(arith.cmpi(arith.CmpIPredicate.ult, number, index(bins)), increment)
+        when(report(op, number, index(bins)), increment)
 
     nest(ir.MemRefType(source.type).shape, add)
     return _tensor(result, op.results[0].type)
@@ -203,4 +203,4 @@ def expand_library(module: Any, report: Report) -> None:
                 replace(op, known[name](op))
     for op in operations(module, "hfusion.histogram"):
         with ir.InsertionPoint(op), op.location:
-            replace(op, _histogram(op))
+            replace(op, _histogram(op, report))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from mlir import ir
-from mlir.dialects import linalg
+from mlir.dialects import arith, linalg
 
 from harness.devices.sim.passes.traversal import operations, replace, uses
+
+_MODE = "reduce_mode"
+"""What the adapter puts on a reduction with an index: `max_with_index` or `min_with_index`."""
 
 
 def _maps(rank: int, kept: Sequence[Sequence[int]]) -> ir.ArrayAttr:
@@ -29,6 +33,38 @@ def _rank(value: Any) -> int:
     return int(ir.ShapedType(value.type).rank)
 
 
+def _started(op: Any, outputs: list[Any]) -> list[Any]:
+    """What a reduction with an index starts from: its own values, or, where the adapter left them undefined for the
+    device's instruction to choose, the value that every other beats, with the index -1."""
+    largest = ir.StringAttr(op.attributes[_MODE]).value.startswith("max")
+    unsigned = any(
+        ir.IntegerAttr(compare.attributes["predicate"]).value >= arith.CmpIPredicate.ult
+        for compare in operations(op, "arith.cmpi")
+    )
+    started = []
+    with ir.InsertionPoint(op), op.location:
+        for output, last in zip(outputs, (_beaten(outputs[0], largest, unsigned), -1), strict=True):
+            owner = output.owner
+            if not isinstance(owner, ir.Block) and owner.name == "tensor.empty":
+                element = ir.ShapedType(output.type).element_type
+                attribute = ir.IntegerAttr if isinstance(element, ir.IntegerType) else ir.FloatAttr
+                output = linalg.fill(arith.constant(element, attribute.get(element, last)), outs=[output])
+            started.append(output)
+    return started
+
+
+def _beaten(output: Any, largest: bool, unsigned: bool) -> float:
+    """The value of a tensor's type that none is below (or above, for a minimum)."""
+    element = ir.ShapedType(output.type).element_type
+    if not isinstance(element, ir.IntegerType):
+        return -math.inf if largest else math.inf
+    bits: int = ir.IntegerType(element).width
+    if unsigned:
+        # All ones, as a signed number.
+        return 0 if largest else -1
+    return -(1 << (bits - 1)) if largest else (1 << (bits - 1)) - 1
+
+
 def reductions_to_generic(module: Any) -> None:
     """Turn each `linalg.reduce` into a generic whose sums may be reassociated, so that LLVM makes them vector sums.
 
@@ -38,6 +74,8 @@ def reductions_to_generic(module: Any) -> None:
         reduced = _dimensions(op)
         count = len(op.results)
         inputs, outputs = list(op.operands)[:count], list(op.operands)[count:]
+        if _MODE in op.attributes:
+            outputs = _started(op, outputs)
         rank = _rank(inputs[0])
         every = list(range(rank))
         kept = [d for d in every if d not in reduced]

@@ -7,6 +7,7 @@ import pytest
 from harness.devices.sim.errors import UnsupportedError
 from harness.devices.sim.passes.libdevice import expand_libdevice
 from harness.devices.sim.passes.machine_types import to_machine_types
+from harness.devices.sim.passes.structured import reductions_to_generic
 from harness.devices.sim.passes.traversal import kernel_function, operations
 from tests.harness.devices.sim.parsing import parse, verified
 
@@ -57,3 +58,29 @@ def test_a_library_function_that_is_not_known_is_refused():
     module = parse(call("__hmf_strange"), "%x: tensor<4xi32>, %y: tensor<4xi32>")
     with pytest.raises(UnsupportedError, match="the library function __hmf_strange yet"):
         expand_libdevice(module)
+
+
+@pytest.mark.parametrize(
+    ("mode", "predicate", "element", "start"),
+    [
+        ("max", "sgt", "i32", "-2147483648"),
+        ("min", "slt", "i8", "127"),
+        ("max", "ugt", "i8", "0"),
+        ("min", "ult", "i8", "-1"),
+    ],
+)
+def test_a_reduction_with_an_index_starts_from_what_every_value_beats(mode, predicate, element, start):
+    module = parse(
+        f"%v = tensor.empty() : tensor<{element}>\n%i = tensor.empty() : tensor<i32>\n"
+        f"%r:2 = linalg.reduce ins(%x, %n : tensor<4x{element}>, tensor<4xi32>)"
+        f" outs(%v, %i : tensor<{element}>, tensor<i32>)"
+        f' dimensions = [0] {{reduce_mode = "{mode}_with_index"}}\n'
+        f"(%a: {element}, %b: i32, %c: {element}, %d: i32) {{\n%e = arith.cmpi {predicate}, %a, %c : {element}\n"
+        f"%f = arith.select %e, %a, %c : {element}\n%g = arith.select %e, %b, %d : i32\n"
+        f"linalg.yield %f, %g : {element}, i32\n}}",
+        f"%x: tensor<4x{element}>, %n: tensor<4xi32>",
+    )
+    reductions_to_generic(module)
+    assert verified(module).count("linalg.fill") == 2
+    constants = [str(op.attributes["value"]).split(" :")[0] for op in operations(module, "arith.constant")]
+    assert constants == [start, "-1"]

@@ -82,3 +82,10 @@ def test_a_nested_loop_starts_from_a_copy_of_what_is_used_again():
     inner = operations(module, "scf.for")[1]
     assert inner.operands[3].owner.name == COPY
     assert verified(module).count(PLACE) == 2
+
+
+def test_what_a_nested_loop_returns_is_copied_before_another_place_is_written():
+    module = parse(loop(nested("%b, %s"), carried="%a = %x, %b = %x", kept=2), ARGUMENTS)
+    carry_in_place(module)
+    places = operations(module, PLACE)
+    assert [place.operands[0].owner.name for place in places[1:]] == [COPY, COPY]

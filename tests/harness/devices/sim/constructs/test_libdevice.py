@@ -45,6 +45,18 @@ def test_functions_that_stay_calls_for_the_device(sim, dtype, rtol):
 
 
 @triton.jit
+def exponent_kernel(x_ptr, out_ptr, B: tl.constexpr):
+    b = tl.arange(0, B)
+    tl.store(out_ptr + b, libdevice.ilogb(tl.load(x_ptr + b)))
+
+
+def test_exponents_of_small_and_negative_numbers(sim):
+    x, out = torch.tensor([2.0**-130, 1.5 * 2**-149, -8, 2.0**127]), torch.full((4,), NAN)
+    run(sim, exponent_kernel, (1,), x, out, B=4)
+    assert out.tolist() == [-130, -148, 3, 127]
+
+
+@triton.jit
 def classes_kernel(x_ptr, out_ptr, B: tl.constexpr):
     b = tl.arange(0, B)
     x = tl.load(x_ptr + b)

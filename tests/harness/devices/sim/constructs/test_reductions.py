@@ -78,6 +78,26 @@ def test_the_adapter_starts_argmax_from_minus_infinity(sim):
 
 
 @triton.jit
+def last_kernel(x_ptr, out_ptr, R: tl.constexpr, C: tl.constexpr):
+    r, c = tl.arange(0, R), tl.arange(0, C)
+    x = tl.load(x_ptr + r[:, None] * C + c[None, :])
+    tl.store(out_ptr + 0 * R + r, tl.argmax(x, 1, tie_break_left=False))
+    tl.store(out_ptr + 1 * R + r, tl.argmin(x, 1, tie_break_left=False))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.uint8], ids=str)
+def test_index_of_an_extremum_with_ties_broken_to_the_right(sim, dtype):
+    x = integers(0, 5, 4, 32, seed=8).to(dtype)
+    x[0] = -INF if dtype.is_floating_point else 0
+    out = torch.full((2, 4), 77, dtype=torch.int32)
+    run(sim, last_kernel, (1,), x, out, R=4, C=32)
+    backwards = x.flip(1)
+    ends = [backwards.amax(1, keepdim=True), backwards.amin(1, keepdim=True)]
+    assert torch.equal(out, torch.stack([31 - first(backwards == end) for end in ends]))
+    assert out[:, 0].tolist() == [31, 31]
+
+
+@triton.jit
 def axes_kernel(x_ptr, out_ptr, A: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
     a, r, c = tl.arange(0, A), tl.arange(0, R), tl.arange(0, C)
     x = tl.load(x_ptr + a[:, None, None] * R * C + r[None, :, None] * C + c[None, None, :])

@@ -9,7 +9,7 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.devices.sim.launching import NAN, integers, line_of, normal, run
+from tests.harness.devices.sim.launching import NAN, faults, integers, line_of, normal, run
 
 
 @triton.jit
@@ -195,11 +195,20 @@ def count_kernel(x_ptr, out_ptr, B: tl.constexpr, BINS: tl.constexpr):
 
 def test_histogram(sim):
     x, out = integers(0, 16, 256, seed=9), torch.full((2, 16), 77, dtype=torch.int32)
-    x[:3] = torch.tensor([-1, 16, 1000])
+    x[:256:3] = 5
     run(sim, count_kernel, (1,), x, out, B=256, BINS=16)
-    # A value outside the bins counts nowhere.
-    assert torch.equal(out, torch.bincount(x[3:], minlength=16).int().expand(2, 16))
-    assert out[0].sum() == 253
+    assert torch.equal(out, torch.bincount(x, minlength=16).int().expand(2, 16))
+    assert out[0].sum() == 256
+    assert out[0, 5] >= 86
+
+
+def test_a_value_outside_the_bins_is_reported_and_counts_nowhere(sim):
+    x, out = torch.zeros(256, dtype=torch.int32), torch.full((2, 16), 77, dtype=torch.int32)
+    x[:3] = torch.tensor([-1, 16, 15])
+    (fault,) = faults(sim, count_kernel, (1,), x, out, B=256, BINS=16)
+    assert f":{line_of(count_kernel, 'tl.histogram')}:" in fault.text
+    assert "index -1 is outside a tile of 16 in program (0, 0, 0) (and 1 more)" in fault.text
+    assert out[0].tolist() == [253, *[0] * 14, 1]
 
 
 @triton.jit
