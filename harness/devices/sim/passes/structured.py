@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlir import ir
-from mlir.dialects import arith, linalg
+from mlir.dialects import arith, linalg, tensor
 
-from harness.devices.sim.passes.traversal import operations, replace, uses
+from harness.devices.sim.errors import UnsupportedError
+from harness.devices.sim.passes.traversal import describe_position, operations, replace, uses
 
 _MODE = "reduce_mode"
 """What the adapter puts on a reduction with an index: `max_with_index` or `min_with_index`."""
@@ -65,6 +66,39 @@ def _beaten(output: Any, largest: bool, unsigned: bool) -> float:
     return -(1 << (bits - 1)) if largest else (1 << (bits - 1)) - 1
 
 
+def _is_undefined(value: Any) -> bool:
+    owner = value.owner
+    return not isinstance(owner, ir.Block) and owner.name in ("tensor.empty", "bufferization.alloc_tensor")
+
+
+def _from_the_first(
+    op: Any, inputs: list[Any], outputs: list[Any], reduced: Sequence[int]
+) -> tuple[list[Any], list[Any]]:
+    """An author's own reduction has no value to start from, and the adapter leaves it undefined: start from the first
+    element along the axis and go on with the second. Returns what is left of the inputs, and the starts."""
+    if len(reduced) != 1:
+        where = describe_position(op.location)
+        raise UnsupportedError(
+            f"{where}: the simulator does not support a reduction of one's own over several axes yet"
+        )
+    (axis,) = reduced
+    starts, rests = [], []
+    with ir.InsertionPoint(op), op.location:
+        for value, output in zip(inputs, outputs, strict=True):
+            type_ = ir.RankedTensorType(value.type)
+            one, rest = list(type_.shape), list(type_.shape)
+            one[axis], rest[axis] = 1, rest[axis] - 1
+            rest_type = ir.RankedTensorType.get(rest, type_.element_type)
+            starts.append(_slice(output.type, value, axis, 0, one))
+            rests.append(_slice(rest_type, value, axis, 1, rest))
+    return rests, starts
+
+
+def _slice(type_: Any, value: Any, axis: int, first: int, sizes: Sequence[int]) -> Any:
+    offsets = [first if d == axis else 0 for d in range(len(sizes))]
+    return tensor.ExtractSliceOp(type_, value, [], [], [], offsets, list(sizes), [1] * len(sizes)).result
+
+
 def reductions_to_generic(module: Any) -> None:
     """Turn each `linalg.reduce` into a generic whose sums may be reassociated, so that LLVM makes them vector sums.
 
@@ -74,9 +108,11 @@ def reductions_to_generic(module: Any) -> None:
         reduced = _dimensions(op)
         count = len(op.results)
         inputs, outputs = list(op.operands)[:count], list(op.operands)[count:]
+        rank = _rank(inputs[0])
         if _MODE in op.attributes:
             outputs = _started(op, outputs)
-        rank = _rank(inputs[0])
+        elif any(_is_undefined(output) for output in outputs):
+            inputs, outputs = _from_the_first(op, inputs, outputs, reduced)
         every = list(range(rank))
         kept = [d for d in every if d not in reduced]
         for inner in operations(op, "arith.addf", "arith.mulf"):
