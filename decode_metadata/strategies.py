@@ -58,14 +58,16 @@ def steps(draw: st.DrawFn, *, geometry: CacheGeometry | None = None, batch: int 
     """
     geometry = geometry or draw(geometries())
     size, length = draw(st.integers(1, batch)), draw(st.integers(1, seq))
-    first = tuple(draw(starts(geometry=geometry)) for _ in range(size))
+    # Drawn for the largest batch, so that fewer requests change no other draw: that is what lets an example shrink.
+    first = tuple(draw(starts(geometry=geometry)) for _ in range(batch))[:size]
     groups = len(geometry.groups)
     widths = _looked_up(draw, _WIDTHS, groups)
-    pages = _looked_up(draw, _PAGES, groups * size * _DISTINCT)
-    tables = tuple(_table(pages[g * size * _DISTINCT :], batch=size, width=width) for g, width in enumerate(widths))
+    pages = _looked_up(draw, _PAGES, groups * batch * _DISTINCT)
+    per_request = [pages[r * groups * _DISTINCT : (r + 1) * groups * _DISTINCT] for r in range(size)]
+    tables = tuple(_table(per_request, group=g, width=width) for g, width in enumerate(widths))
     counts = None
     if draw(st.sampled_from((True, True, False))):
-        flat = _looked_up(draw, _COUNTS, groups * size)
+        flat = _looked_up(draw, _COUNTS, groups * batch)
         counts = tuple(flat[r * groups : (r + 1) * groups] for r in range(size))
     return StepInputs(first, length, tables, counts, draw(_commits(size, length)), geometry)
 
@@ -86,8 +88,6 @@ def _looked_up(draw: st.DrawFn, values: Sequence[int], number: int) -> tuple[int
     return tuple(values[byte % len(values)] for byte in draw(_bytes(number)))
 
 
-def _table(pages: Sequence[int], *, batch: int, width: int) -> Table:
-    """A row a request: up to four pages that repeat over the columns, as a ring's do."""
-    return tuple(
-        tuple(pages[request * _DISTINCT + column % _DISTINCT] for column in range(width)) for request in range(batch)
-    )
+def _table(pages: Sequence[Sequence[int]], *, group: int, width: int) -> Table:
+    """A row a request: up to four of its pages that repeat over the columns, as a ring's do."""
+    return tuple(tuple(row[group * _DISTINCT + column % _DISTINCT] for column in range(width)) for row in pages)
