@@ -19,12 +19,12 @@ from harness.devices.sim.passes.legalize import legalize, readable
 from harness.devices.sim.passes.libdevice import expand_libdevice
 from harness.devices.sim.passes.library import expand_library
 from harness.devices.sim.passes.machine_types import to_machine_types
-from harness.devices.sim.passes.matmul import fold_transposes, lower_products, transposes_to_generic
+from harness.devices.sim.passes.matmul import fold_transposes, lower_products
 from harness.devices.sim.passes.messages import PRINT_FUNCTION, expand_messages
 from harness.devices.sim.passes.sanitize import TRACE_FUNCTION
 from harness.devices.sim.passes.scalars import EXP_FUNCTION, fix_scalars
 from harness.devices.sim.passes.storage import SLOT_FUNCTION, STACK_BYTES, place_buffers, resolve_pointers
-from harness.devices.sim.passes.structured import broadcasts_to_generic, reductions_to_generic
+from harness.devices.sim.passes.structured import broadcasts_to_generic, reductions_to_generic, transposes_to_generic
 from harness.devices.sim.passes.supported import ATOMIC_ATTRIBUTE, drop_declarations, refuse_unsupported
 from harness.devices.sim.passes.traversal import kernel_function, operations, replace
 

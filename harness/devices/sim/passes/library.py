@@ -10,7 +10,7 @@ from mlir.dialects import arith, bufferization, linalg, memref
 
 from harness.devices.sim.errors import UnsupportedError
 from harness.devices.sim.passes.loops import choose, index, loop, nest, when, zero
-from harness.devices.sim.passes.traversal import describe_position, operations, replace
+from harness.devices.sim.passes.traversal import constant_value, describe_position, operations, replace
 
 PREFIX = "triton_"
 Report = Callable[[Any, Any, Any], Any]
@@ -33,10 +33,10 @@ def _tensor(buffer: Any, type_: Any) -> Any:
 
 def _integer(value: Any) -> int:
     """A constant operand."""
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+    number = constant_value(value)
+    if number is None:
         raise ValueError("not a constant")
-    return int(ir.IntegerAttr(owner.attributes["value"]).value)
+    return number
 
 
 def _scan(op: Any, combine: Callable[[Any, Any], Any]) -> Any:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlir import ir
-from mlir.dialects import arith, linalg, memref
+from mlir.dialects import arith, memref
 
 from harness.devices.sim.errors import UnsupportedError
 from harness.devices.sim.passes.loops import index, loop, nest, zero
-from harness.devices.sim.passes.traversal import describe_position, operations, replace
+from harness.devices.sim.passes.traversal import describe_position, operations
 
 _TILE_ROWS = 4
 _TILE_COLUMNS = 2
@@ -157,29 +157,3 @@ def lower_products(module: Any) -> None:
             else:
                 product.right_plain()
         op.erase()
-
-
-def transposes_to_generic(module: Any) -> None:
-    """Let the remaining transposes be fused like any elementwise operation."""
-    for op in operations(module, "linalg.transpose"):
-        permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
-        rank = len(permutation)
-        dims = [ir.AffineDimExpr.get(d) for d in range(rank)]
-        inverse = [permutation.index(d) for d in range(rank)]
-        maps = [ir.AffineMap.get(rank, 0, [dims[inverse[d]] for d in range(rank)]), ir.AffineMap.get_identity(rank)]
-        source, target = op.operands
-        parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
-        with ir.InsertionPoint(op), op.location:
-            generic = linalg.GenericOp(
-                [op.results[0].type],
-                [source],
-                [target],
-                ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
-                ir.ArrayAttr.get([parallel] * rank),
-            )
-            block = generic.regions[0].blocks.append(
-                ir.ShapedType(source.type).element_type, ir.ShapedType(target.type).element_type
-            )
-            with ir.InsertionPoint(block):
-                linalg.YieldOp([block.arguments[0]])
-        replace(op, generic.results[0])

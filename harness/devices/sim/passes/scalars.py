@@ -8,7 +8,7 @@ from mlir import ir
 from mlir.dialects import func
 from mlir.dialects import llvm as llvm_dialect
 
-from harness.devices.sim.passes.traversal import operations, replace
+from harness.devices.sim.passes.traversal import constant_value, operations, replace
 
 EXP_FUNCTION = "__touchstone_expf"
 _GUARDED = {
@@ -28,15 +28,8 @@ _INTRINSICS = {
 }
 
 
-def _constant(value: Any) -> int | None:
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
-        return None
-    return int(ir.IntegerAttr(owner.attributes["value"]).value)
-
-
 def _is_safe(name: str, right: Any) -> bool:
-    value = _constant(right)
+    value = constant_value(right)
     if value is None:
         return False
     if name.startswith("arith.sh"):

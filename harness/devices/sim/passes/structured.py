@@ -133,17 +133,30 @@ def broadcasts_to_generic(module: Any) -> None:
     """Give each use of a `linalg.broadcast` its own generic: fusion then joins every one into its consumer."""
     for op in operations(module, "linalg.broadcast"):
         added = _dimensions(op)
-        source, target = op.operands
-        every = list(range(_rank(target)))
-        kept = [d for d in every if d not in added]
-        element = ir.ShapedType(target.type).element_type
+        kept = [d for d in range(_rank(op.operands[1])) if d not in added]
         for user, number in uses(op.results[0]):
-            with ir.InsertionPoint(user), op.location:
-                generic = linalg.GenericOp(
-                    [target.type], [source], [target], _maps(len(every), [kept, every]), _iterators(len(every), ())
-                )
-                block = generic.regions[0].blocks.append(element, element)
-                with ir.InsertionPoint(block):
-                    linalg.YieldOp([block.arguments[0]])
-            user.operands[number] = generic.results[0]
+            user.operands[number] = _rearranged(op, kept, before=user)
         op.erase()
+
+
+def transposes_to_generic(module: Any) -> None:
+    """Let the transposes that no product reads be fused like any elementwise operation."""
+    for op in operations(module, "linalg.transpose"):
+        permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+        replace(op, _rearranged(op, [permutation.index(d) for d in range(len(permutation))], before=op))
+
+
+def _rearranged(op: Any, read: Sequence[int], *, before: Any) -> Any:
+    """A generic in the place of `op` (source, target): the element at (d0, d1, ..) is the source's at those of the
+    dimensions that `read` names, in its order."""
+    source, target = op.operands
+    every = list(range(_rank(target)))
+    element = ir.ShapedType(target.type).element_type
+    with ir.InsertionPoint(before), op.location:
+        generic = linalg.GenericOp(
+            [target.type], [source], [target], _maps(len(every), [read, every]), _iterators(len(every), ())
+        )
+    block = generic.regions[0].blocks.append(element, element)
+    with ir.InsertionPoint(block), op.location:
+        linalg.YieldOp([block.arguments[0]])
+    return generic.results[0]

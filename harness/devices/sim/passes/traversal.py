@@ -37,6 +37,14 @@ def uses(value: Any) -> list[tuple[Any, int]]:
     return [(use.owner, use.operand_number) for use in value.uses]
 
 
+def constant_value(value: Any) -> int | None:
+    """The integer that a value always is, or None if it is not a constant."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+        return None
+    return int(ir.IntegerAttr(owner.attributes["value"]).value)
+
+
 def replace(op: Any, *values: Any) -> None:
     """Let `values` stand for the results of `op` and erase it."""
     for result, value in zip(op.results, values, strict=True):
