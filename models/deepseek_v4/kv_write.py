@@ -7,7 +7,6 @@ A copy, bit for bit. It runs before attention, whose window lists then hold the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,11 +15,12 @@ import triton.language as tl
 from torch import Tensor
 
 from golden.comparators import Exact, MappedRows
-from golden.specs import Spec
+from golden.specs import Spec, TensorSpec
 from harness.arguments import check_tensor
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
-from models.deepseek_v4.fixtures import activation, config_of, kv_pool, sliding_metadata, slot_spec
+from models.deepseek_v4.caches import kv_pool, step_metadata
+from models.deepseek_v4.fixtures import activation, config_of
 
 
 def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
@@ -32,15 +32,13 @@ def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
 
 
 def specs(case: Case) -> tuple[Spec, ...]:
-    metadata = sliding_metadata(case)
-    slots = metadata.ori_slot_mapping.clone()
+    slots = step_metadata(case).step.ori_slot_mapping.clone()
     if case.tokens > 1:
         slots[-1] = -1  # an inactive row
-    metadata = replace(metadata, ori_slot_mapping=slots)
     return (
         activation(case, "kv", (config_of(case).head_dim,)),
-        slot_spec(metadata),
-        kv_pool(case, metadata, holds="history", role="inout"),
+        TensorSpec("ori_slot_mapping", tuple(slots.shape), slots.dtype, slots, low=-1),
+        kv_pool(case, holds="history", role="inout"),
     )
 
 

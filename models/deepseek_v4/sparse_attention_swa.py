@@ -28,15 +28,8 @@ from golden.specs import Role, ScalarSpec, Spec, TensorSpec
 from harness.arguments import check_tensor
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
-from models.deepseek_v4.fixtures import (
-    activation,
-    attention_sinks,
-    config_of,
-    kv_pool,
-    rope_specs,
-    sliding_metadata,
-    window_specs,
-)
+from models.deepseek_v4.caches import kv_pool, metadata_specs
+from models.deepseek_v4.fixtures import activation, attention_sinks, config_of, rope_specs
 from models.deepseek_v4.golden_parts import rotate_tail, token_rotation
 from models.kernels.rope import launch_rotate_tail
 from models.kernels.tiles import tile
@@ -70,11 +63,10 @@ def output_specs(case: Case, *, role: Role = "out") -> tuple[Spec, ...]:
 
 def specs(case: Case) -> tuple[Spec, ...]:
     config = config_of(case)
-    metadata = sliding_metadata(case)
     return (
         activation(case, "q", (config.heads, config.head_dim)),
-        kv_pool(case, metadata, holds="step", role="in"),
-        *window_specs(metadata),
+        kv_pool(case, holds="step", role="in"),
+        *metadata_specs(case, "swa_indices", "swa_lens"),
         attention_sinks(case),
         *rope_specs(case, config.swa_rope),
         ScalarSpec("softmax_scale", config.softmax_scale, low=0.0),

@@ -19,17 +19,8 @@ from golden.specs import ScalarSpec, Spec, TensorSpec
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
 from models.deepseek_v4 import kv_write, output_proj, qkv_proj_rope, rms_norm, sparse_attention_swa
-from models.deepseek_v4.fixtures import (
-    activation,
-    attention_sinks,
-    config_of,
-    kv_pool,
-    norm_weight,
-    rope_specs,
-    sliding_metadata,
-    slot_spec,
-    window_specs,
-)
+from models.deepseek_v4.caches import kv_pool, metadata_specs
+from models.deepseek_v4.fixtures import activation, attention_sinks, config_of, norm_weight, rope_specs
 
 
 def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
@@ -44,15 +35,13 @@ def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
 
 def specs(case: Case) -> tuple[Spec, ...]:
     config = config_of(case)
-    metadata = sliding_metadata(case)
     return (
         activation(case, "x", (config.hidden,)),
         norm_weight(case, "attn_norm_w", config.hidden),
         *qkv_proj_rope.weight_specs(case),
         attention_sinks(case),
         *output_proj.weight_specs(case),
-        slot_spec(metadata),
-        *window_specs(metadata),
+        *metadata_specs(case, "ori_slot_mapping", "swa_indices", "swa_lens"),
         *rope_specs(case, config.swa_rope),
         ScalarSpec("rms_norm_eps", config.rms_norm_eps, low=0.0),
         ScalarSpec("softmax_scale", config.softmax_scale, low=0.0),
@@ -61,7 +50,7 @@ def specs(case: Case) -> tuple[Spec, ...]:
         *qkv_proj_rope.output_specs(case, role="scratch"),
         *sparse_attention_swa.output_specs(case, role="scratch"),
         *output_proj.scratch_specs(case),
-        kv_pool(case, metadata, holds="history", role="inout"),
+        kv_pool(case, holds="history", role="inout"),
         *output_proj.output_specs(case),
     )
 

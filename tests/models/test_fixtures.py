@@ -14,8 +14,9 @@ from decode_metadata import check_slot_mapping
 from golden.specs import TensorSpec, check_specs
 from harness.stage import Stage
 from models.deepseek_v4 import embed, kv_write, output_proj, qkv_proj_rope, sparse_attention_swa, swa_core
+from models.deepseek_v4.caches import step_metadata
 from models.deepseek_v4.config import FLASH, TINY, DeepseekV4Config
-from models.deepseek_v4.fixtures import config_of, sliding_metadata
+from models.deepseek_v4.fixtures import config_of
 from models.deepseek_v4.stages import MODELS, STAGES
 from tests.models.fixture import case_at, golden_inputs
 
@@ -41,7 +42,8 @@ def test_sizes_are_the_models() -> None:
     assert shapes["wq_b"] == (64 * 512, 1024)
     assert shapes["wo_a"] == (8, 1024, 4096)
     assert shapes["wo_b"] == (4096, 8 * 1024)
-    assert shapes["kv_cache"] == (4 * 2 + 1, 128, 512)
+    # Rings of 2 pages, and of one and two more for the second and third request; the last has two; a scratch page.
+    assert shapes["kv_cache"] == (2 + 3 + 4 + 2 + 1, 128, 512)
     assert shapes["rope_cos"] == (65 * 128, 32)
     assert shapes["swa_indices"] == (8, 128)
 
@@ -51,8 +53,9 @@ def test_sizes_are_the_models() -> None:
 def test_every_visible_row_holds_its_request_and_position(starts: list[int], seq: int) -> None:
     """The rows a token's window names are the rows of its own request at the positions before it, oldest first."""
     case = case_at(TINY, *starts, seq=seq)
-    metadata = sliding_metadata(case)
-    check_slot_mapping(metadata.ori_slot_mapping, pool_rows=metadata.pool_pages * TINY.page_tokens)
+    metadata = step_metadata(case)
+    slots = metadata.step.ori_slot_mapping
+    check_slot_mapping(slots, pool_rows=metadata.pool_pages["ori"] * TINY.page_tokens)
     t = golden_inputs(sparse_attention_swa.STAGE, case)
     flat = t["kv_cache"].view(-1, TINY.head_dim)
     for token in range(case.tokens):
@@ -61,7 +64,7 @@ def test_every_visible_row_holds_its_request_and_position(starts: list[int], seq
         seen = flat[t["swa_indices"][token, :length].long()]
         assert torch.isfinite(seen).all()
         assert len(torch.unique(seen, dim=0)) == length
-        assert torch.equal(seen[-1], flat[metadata.ori_slot_mapping[token]])
+        assert torch.equal(seen[-1], flat[slots[token]])
 
 
 def test_a_cache_row_does_not_depend_on_the_layout() -> None:
