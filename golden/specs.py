@@ -17,6 +17,12 @@ composed stage to the next and not compared; `golden` is seen by the golden alon
 Fill = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 """Makes a tensor of the shape and dtype asked for. `golden.fill` has the usual ones."""
 
+Sharding = Literal["replicated", "stacked", "experts"]
+"""How ranks hold a tensor: each the same, or each its own rows of the first axis, in rank order: those of its requests
+(`stacked`) or those of its experts (`experts`)."""
+
+SHARDINGS: tuple[Sharding, ...] = ("replicated", "stacked", "experts")
+
 ROLES: tuple[Role, ...] = ("in", "out", "inout", "scratch", "golden")
 
 
@@ -35,7 +41,8 @@ class TensorSpec:
 
     `fill` is a number, a tensor of exactly this shape and dtype, or a `Fill`; outputs and scratch have none, since the
     harness poisons them. `low` and `high` bound every value, both included. `written_rows` names the slot mapping
-    whose rows of an `inout` pool a launch must write: they are poisoned before it.
+    whose rows of an `inout` pool a launch must write: they are poisoned before it. `sharding` says how the tensors of
+    several ranks make up the whole; it does not matter on one rank.
     """
 
     name: str
@@ -46,6 +53,7 @@ class TensorSpec:
     low: float | None = None
     high: float | None = None
     written_rows: str | None = None
+    sharding: Sharding = "replicated"
 
     def __post_init__(self) -> None:
         _check_name("TensorSpec", self.name)
@@ -57,6 +65,10 @@ class TensorSpec:
                 raise ValueError(f"TensorSpec {self.name!r}: shape must hold integers >= 0, got {self.shape}")
         if self.role not in ROLES:
             raise ValueError(f"TensorSpec {self.name!r}: role must be one of {ROLES}, got {self.role!r}")
+        if self.sharding not in SHARDINGS:
+            raise ValueError(f"TensorSpec {self.name!r}: sharding must be one of {SHARDINGS}, got {self.sharding!r}")
+        if self.sharding != "replicated" and not self.shape:
+            raise ValueError(f"TensorSpec {self.name!r}: sharding {self.sharding!r} needs an axis, got shape ()")
         written = self.role in ("out", "scratch")
         if written and self.fill is not None:
             raise ValueError(

@@ -63,6 +63,8 @@ def _parser() -> _Parser:
     run.add_argument("--batch", type=int, help="requests of a launch")
     run.add_argument("--seq", type=int, help="tokens of a request in one step")
     run.add_argument("--starts", help="start positions, one a request: P,P,..")
+    run.add_argument("--experts", type=int, help="routed experts of the whole layout")
+    run.add_argument("--routing", help="one way to spread tokens over experts instead of all that a stage has")
     run.add_argument("--model", help="one model instead of all that a stage supports")
     run.add_argument("--device", default="sim", help="sim, sim:sanitize, npu:N or cuda:N")
     run.add_argument("--seed", type=int, default=0, help="seed of weights and data")
@@ -154,7 +156,7 @@ def _work(registry: Registry, options: argparse.Namespace) -> list[tuple[Registe
         for model in models:
             cases = expand_cases(
                 entry.stage, model=model, contexts=options.context, batch=options.batch, seq=options.seq,
-                starts=starts, seed=options.seed,
+                starts=starts, seed=options.seed, experts=options.experts, routing=options.routing,
             )  # fmt: skip
             work += [(entry, case) for case in cases]
     if not work:

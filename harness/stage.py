@@ -27,18 +27,26 @@ class Golden(Protocol):
 
 @dataclass(frozen=True)
 class DecodeCases:
-    """The cases of a stage that must pass: every combination of these axes, on every model the stage supports."""
+    """The cases of a stage that must pass: every combination of these axes, on every model the stage supports.
+
+    `routings` are the ways that the stage's fixture can spread tokens over experts.
+    """
 
     contexts: tuple[str, ...] = ("cold", "boundary", "8k")
     batch: tuple[int, ...] = (4,)
     seq: tuple[int, ...] = (1, 2)
+    routings: tuple[str, ...] = ("uniform",)
 
 
 def decode_cases(
-    *, contexts: Sequence[str] = ("cold", "boundary", "8k"), batch: Sequence[int] = (4,), seq: Sequence[int] = (1, 2)
+    *,
+    contexts: Sequence[str] = ("cold", "boundary", "8k"),
+    batch: Sequence[int] = (4,),
+    seq: Sequence[int] = (1, 2),
+    routings: Sequence[str] = ("uniform",),
 ) -> DecodeCases:
     """The usual way to write a stage's cases: `decode_cases(contexts=("cold", "8k"), seq=(1, 2))`."""
-    return DecodeCases(contexts=tuple(contexts), batch=tuple(batch), seq=tuple(seq))
+    return DecodeCases(contexts=tuple(contexts), batch=tuple(batch), seq=tuple(seq), routings=tuple(routings))
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,8 @@ class Stage:
 
     `specs(case)` gives the arguments of a case; `golden(t, precision=...)` the reference outputs; `launch(**t)` runs
     the kernel on the caller's tensors and is the only public way to; `compare` has one comparator for each output
-    and in-out pool.
+    and in-out pool. A `collective` stage runs on several ranks as well: its launch also takes `group`, a
+    torch.distributed process group of the case's ranks, or None on one rank, where nothing is communicated.
     """
 
     name: str
@@ -58,6 +67,7 @@ class Stage:
     cases: DecodeCases = DecodeCases()
     family: Family = "all"
     composed: bool = False
+    collective: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
