@@ -11,6 +11,7 @@ from torch import Tensor
 
 import decode_metadata
 from golden import fill
+from golden.arithmetic import quantize_rows
 from golden.hadamard import hadamard
 from golden.rope import inverse_frequencies, rope_table
 from golden.specs import Spec, TensorSpec
@@ -63,6 +64,17 @@ def activation(case: Case, name: str, row: tuple[int, ...], *, std: float = 1.0)
     requests, positions = token_keys(case)
     made = fill.rows(case.seed, name, requests=requests, positions=positions, std=std)
     return TensorSpec(name, (case.tokens, *row), torch.bfloat16, made)
+
+
+def int8_activation(case: Case, name: str, width: int) -> tuple[TensorSpec, TensorSpec]:
+    """int8 [tokens, width] and `<name>_scale`, fp32 [tokens, 1], whose product has std near 1."""
+    requests, positions = token_keys(case)
+    rows = fill.rows(case.seed, name, requests=requests, positions=positions)
+    codes, scale = quantize_rows(rows((case.tokens, width), torch.float32))
+    return (
+        TensorSpec(name, (case.tokens, width), torch.int8, codes),
+        TensorSpec(f"{name}_scale", (case.tokens, 1), torch.float32, scale),
+    )
 
 
 def token_keys(case: Case) -> tuple[Tensor, Tensor]:

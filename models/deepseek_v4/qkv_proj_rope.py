@@ -30,7 +30,8 @@ from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
 from models.deepseek_v4.fixtures import activation, config_of, int8_weight, norm_weight, rope_specs, weight
 from models.deepseek_v4.golden_parts import dequantized, int8_linear, rotate_tail, token_rotation
-from models.kernels.matmul import dot_tile, launch_project
+from models.kernels.heads import project_head, row_angles
+from models.kernels.matmul import launch_project
 from models.kernels.quantize import quantize_row
 from models.kernels.rope import join_lanes, load_pairs, rotate
 from models.kernels.tiles import TOKEN_TILE, tile
@@ -115,32 +116,19 @@ def query_kernel(
     HEADS: tl.constexpr, WIDTH: tl.constexpr, NOPE: tl.constexpr, HALF: tl.constexpr, K: tl.constexpr,
     BM: tl.constexpr, BNOPE: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One head of 16 tokens. The even and the odd rotated lanes come from their own weight rows, so that pairs meet
-    without splitting an fp32 tile, and q is rounded only once. Three loops, since the A5 compiler refuses one loop that
-    carries tiles of two shapes."""
+    """One head of 16 tokens; q is rounded only once."""
     head = tl.program_id(0)
     row = tl.program_id(1) * BM + tl.arange(0, BM)
     active = row < tokens
     lane = tl.arange(0, BNOPE)
-    even = NOPE + 2 * tl.arange(0, HALF)
-    w = w_ptr + head * (WIDTH * K)
-    nope_acc = dot_tile(qr_ptr, w, row, lane, tokens, K, K, NOPE, K, BM, BNOPE, BK, tl.int32)
-    even_acc = dot_tile(qr_ptr, w, row, even, tokens, K, K, WIDTH, K, BM, HALF, BK, tl.int32)
-    odd_acc = dot_tile(qr_ptr, w, row, even + 1, tokens, K, K, WIDTH, K, BM, HALF, BK, tl.int32)
-
-    scale = tl.load(qr_scale_ptr + row, mask=active, other=0.0)[:, None]
-    w_scale = w_scale_ptr + head * WIDTH
-    nope = nope_acc.to(tl.float32) * scale * tl.load(w_scale + lane, mask=lane < NOPE, other=0.0)[None, :]
-    even_scale, odd_scale = load_pairs(w_scale + NOPE, HALF)
-    first = even_acc.to(tl.float32) * scale * even_scale[None, :]
-    second = odd_acc.to(tl.float32) * scale * odd_scale[None, :]
+    nope, first, second = project_head(
+        qr_ptr, qr_scale_ptr, w_ptr + head * (WIDTH * K), w_scale_ptr + head * WIDTH, row, tokens,
+        WIDTH, NOPE, HALF, K, BM, BNOPE, BK,
+    )  # fmt: skip
     squares = tl.sum(nope * nope, 1) + tl.sum(first * first, 1) + tl.sum(second * second, 1)
     inv_rms = tl.rsqrt(squares / WIDTH + eps)[:, None]
 
-    position = tl.load(position_ptr + row, mask=active, other=0)
-    entry = position[:, None] * HALF + tl.arange(0, HALF)[None, :]
-    cos = tl.load(cos_ptr + entry).to(tl.float32)
-    sin = tl.load(sin_ptr + entry).to(tl.float32)
+    cos, sin = row_angles(position_ptr, cos_ptr, sin_ptr, row, tokens, HALF)
     first, second = rotate(first * inv_rms, second * inv_rms, cos, sin, False)
 
     q_head = q_ptr + (row[:, None] * HEADS + head) * WIDTH
