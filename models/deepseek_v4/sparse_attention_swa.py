@@ -17,61 +17,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from golden.arithmetic import round_bf16
-from golden.comparators import Close
-from golden.specs import Role, ScalarSpec, Spec, TensorSpec
-from harness.arguments import check_tensor
+from golden.specs import Spec
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
-from models.deepseek_v4.caches import kv_pool, metadata_specs
-from models.deepseek_v4.fixtures import activation, attention_sinks, config_of, rope_specs
-from models.deepseek_v4.golden_parts import rotate_tail, token_rotation
+from models.deepseek_v4.attention_golden import sparse_attention, window_rows
+from models.deepseek_v4.fixtures import config_of
+from models.deepseek_v4.sparse_attention import COMPARE, check_window, output_specs, window_specs
+from models.kernels.attention import HEAD_TILE, ROW_TILE, attend_window
 from models.kernels.rope import launch_rotate_tail
 from models.kernels.tiles import tile
 
+__all__ = ["STAGE", "golden", "launch", "output_specs", "specs"]
+
 
 def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
-    q, indices, sink = t["q"].float(), t["swa_indices"].long(), t["attn_sink"]
-    seen = (torch.arange(indices.shape[1]) < t["swa_lens"][:, None]) & (indices >= 0)
-    pool = t["kv_cache"].view(-1, q.shape[-1])
-    rows = torch.where(seen[..., None], pool[indices.clamp(min=0)].float(), 0.0)
-
-    s = torch.einsum("thd,tkd->thk", q, rows) * t["softmax_scale"]
-    s = s.masked_fill(~seen[:, None], -torch.inf)
-    m = torch.maximum(s.amax(-1), sink)
-    p = torch.exp(s - m[..., None])
-    denominator = torch.exp(sink - m) + p.sum(-1)
-    if precision == "device":
-        p = round_bf16(p)
-    o = torch.einsum("thk,tkd->thd", p, rows) / denominator[..., None]
-    if precision == "device":
-        o = round_bf16(o)
-    o = rotate_tail(o, *token_rotation(t, precision=precision), inverse=True)
-    return {"attn_out": o if precision == "exact" else o.bfloat16()}
-
-
-def output_specs(case: Case, *, role: Role = "out") -> tuple[Spec, ...]:
-    """The stage's output; a composed stage takes it as scratch."""
-    config = config_of(case)
-    return (TensorSpec("attn_out", (case.tokens, config.heads, config.head_dim), torch.bfloat16, role=role),)
+    return {"attn_out": sparse_attention(t, window_rows, precision=precision)}
 
 
 def specs(case: Case) -> tuple[Spec, ...]:
-    config = config_of(case)
-    return (
-        activation(case, "q", (config.heads, config.head_dim)),
-        kv_pool(case, holds="step", role="in"),
-        *metadata_specs(case, "swa_indices", "swa_lens"),
-        attention_sinks(case),
-        *rope_specs(case, config.swa_rope),
-        ScalarSpec("softmax_scale", config.softmax_scale, low=0.0),
-        *output_specs(case),
-    )
+    return (*window_specs(case, config_of(case).swa_rope), *output_specs(case))
 
 
 @triton.jit
@@ -81,30 +49,14 @@ def sparse_attention_kernel(
 ):  # fmt: skip
     token = tl.program_id(0)
     head = tl.program_id(1) * BH + tl.arange(0, BH)
-    lane = tl.arange(0, WIDTH)
-    q_row = (token * HEADS + head[:, None]) * WIDTH
-    q = tl.load(q_ptr + q_row + lane[None, :])
+    q_row = (token * HEADS + head[:, None]) * WIDTH + tl.arange(0, WIDTH)[None, :]
+    q = tl.load(q_ptr + q_row)
     m = tl.load(sink_ptr + head)
     total = tl.full([BH], 1.0, tl.float32)  # the sink's own share, exp(sink - m)
     o = tl.zeros([BH, WIDTH], tl.float32)
-    length = tl.load(length_ptr + token)
-    for start in range(0, length, BW):
-        k = start + tl.arange(0, BW)
-        index = tl.load(index_ptr + token * WINDOW + k)
-        seen = (k < length) & (index >= 0)
-        # A masked lane of a gather is read all the same, so its index is clamped; the mask makes the row 0, because a
-        # NaN in the row clamped to would survive a probability of 0. int64: a pool may pass 2^31 elements.
-        row = tl.where(seen, index, 0).to(tl.int64)[:, None] * WIDTH
-        kv = tl.load(cache_ptr + row + lane[None, :], mask=seen[:, None], other=0.0)
-        s = tl.dot(q, tl.trans(kv)) * softmax_scale
-        s = tl.where(seen[None, :], s, -1e30)
-        m_next = tl.maximum(m, tl.max(s, 1))
-        p = tl.exp(s - m_next[:, None])
-        shrink = tl.exp(m - m_next)
-        total = total * shrink + tl.sum(p, 1)
-        o = o * shrink[:, None] + tl.dot(p.to(tl.bfloat16), kv)
-        m = m_next
-    tl.store(out_ptr + q_row + lane[None, :], (o / total[:, None]).to(tl.bfloat16))
+    window, length = index_ptr + token * WINDOW, tl.load(length_ptr + token)
+    m, total, o = attend_window(q, m, total, o, cache_ptr, window, length, softmax_scale, WIDTH, BW)
+    tl.store(out_ptr + q_row, (o / total[:, None]).to(tl.bfloat16))
 
 
 def launch(
@@ -121,23 +73,17 @@ def launch(
     attn_out: Tensor,
 ) -> None:
     """Write attn_out. Raises TypeError or ValueError naming the argument that does not fit."""
-    tokens, heads, head_dim = check_tensor("q", q, shape=(None, None, None), dtype=torch.bfloat16).shape
-    device = q.device
-    check_tensor("kv_cache", kv_cache, shape=(None, None, head_dim), dtype=torch.bfloat16, device=device)
-    check_tensor("swa_indices", swa_indices, shape=(tokens, None), dtype=torch.int32, device=device)
-    check_tensor("swa_lens", swa_lens, shape=(tokens,), dtype=torch.int32, device=device)
-    check_tensor("attn_sink", attn_sink, shape=(heads,), dtype=torch.float32, device=device)
-    check_tensor("position_ids", position_ids, shape=(tokens,), dtype=torch.int32, device=device)
-    check_tensor("rope_cos", rope_cos, shape=(None, None), dtype=torch.bfloat16, device=device)
-    check_tensor("rope_sin", rope_sin, shape=rope_cos.shape, dtype=torch.bfloat16, device=device)
-    check_tensor("attn_out", attn_out, shape=q.shape, dtype=torch.bfloat16, device=device)
+    check_window(
+        q=q, kv_cache=kv_cache, swa_indices=swa_indices, swa_lens=swa_lens, attn_sink=attn_sink,
+        position_ids=position_ids, rope_cos=rope_cos, rope_sin=rope_sin, attn_out=attn_out,
+    )  # fmt: skip
+    tokens, heads, head_dim = q.shape
     if not tokens:
         return
-    # 16 heads by 32 rows of 512 lanes is what fits on chip of an A2 or A3.
-    window, block = swa_indices.shape[1], 16
-    sparse_attention_kernel[(tokens, heads // block)](
+    window = swa_indices.shape[1]
+    sparse_attention_kernel[(tokens, heads // HEAD_TILE)](
         q, kv_cache, swa_indices, swa_lens, attn_sink, attn_out, softmax_scale,
-        HEADS=heads, WIDTH=head_dim, WINDOW=window, BH=block, BW=tile(window, 32),
+        HEADS=heads, WIDTH=head_dim, WINDOW=window, BH=HEAD_TILE, BW=tile(window, ROW_TILE),
     )  # fmt: skip
     launch_rotate_tail(attn_out, position_ids, rope_cos, rope_sin, inverse=True)
 
@@ -147,9 +93,7 @@ STAGE = Stage(
     specs=specs,
     golden=golden,
     launch=launch,
-    # Probabilities rounded to bf16 under a tile's running maximum instead of the final one move a sum by up to 1/256
-    # of its row's size; the output's own rounding is 1/128 of the value.
-    compare={"attn_out": Close(rtol=1 / 128, atol=0.0, outside=0.005, row_rms=1 / 256, cap=4.0)},
+    compare=COMPARE,
     cases=decode_cases(seq=(1, 2)),
     family="swa",
 )

@@ -10,6 +10,8 @@ from models.deepseek_v4 import (
     output_proj,
     qkv_proj_rope,
     rms_norm,
+    sparse_attention_csa,
+    sparse_attention_hca,
     sparse_attention_swa,
     swa_core,
 )
@@ -26,6 +28,8 @@ STAGES: tuple[Stage, ...] = tuple(
         qkv_proj_rope,
         kv_write,
         sparse_attention_swa,
+        sparse_attention_hca,
+        sparse_attention_csa,
         output_proj,
         swa_core,
     )
