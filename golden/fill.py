@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
 from golden.specs import Fill
 
-__all__ = ["int8_codes", "integers", "normal", "rows", "uniform"]
+__all__ = ["PerExpert", "int8_codes", "int8_windows", "integers", "normal", "per_expert", "rows", "uniform"]
 
 Key = int | str
 
@@ -24,6 +27,9 @@ _CODE_STD = 34.0
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64
 _MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 _MIX_2 = 0x94D049BB133111EB - 2**64
+
+# Codes that rows of `int8_windows` are cut from: some million places to start, and a copy of them is all a row costs.
+_POOL_CODES = 1 << 20
 
 # Elements hashed at a time: the temporaries of one block stay in the cache.
 _BLOCK_ELEMENTS = 1 << 16
@@ -86,6 +92,27 @@ def int8_codes(*key: Key) -> Fill:
     return fill
 
 
+def int8_windows(*key: Key) -> Fill:
+    """int8 weight codes as `int8_codes` has them, for [rows, width] some twenty times as fast: each row is cut from one
+    pool of codes at a place of its own. Raises ValueError for another dtype or rank, or rows longer than the pool."""
+    seed = _stable_hash(key)
+
+    def fill(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if dtype != torch.int8:
+            raise ValueError(f"int8_windows fills int8 tensors, got dtype {dtype}")
+        if len(shape) != 2 or shape[1] > _POOL_CODES:
+            raise ValueError(f"int8_windows fills [rows, at most {_POOL_CODES}], got {tuple(shape)}")
+        windows = _pool().unfold(0, shape[1], 1)
+        return windows[torch.randint(len(windows), shape[:1], generator=_generator(seed))]
+
+    return fill
+
+
+@lru_cache(maxsize=1)
+def _pool() -> torch.Tensor:
+    return int8_codes("int8_windows")((_POOL_CODES,), torch.int8)
+
+
 def rows(seed: int, name: str, *, requests: torch.Tensor, positions: torch.Tensor, std: float = 1.0) -> Fill:
     """Gaussian rows, each made from (seed, name, request, position) alone.
 
@@ -118,6 +145,33 @@ def rows(seed: int, name: str, *, requests: torch.Tensor, positions: torch.Tenso
         return filled.reshape(shape)
 
     return fill
+
+
+@dataclass(frozen=True)
+class PerExpert:
+    """Fills [len(experts), ...] one expert after another: each from its own id alone."""
+
+    made: Callable[..., Fill]
+    key: tuple[Key, ...]
+    experts: tuple[int, ...]
+    options: Mapping[str, float]
+
+    def __call__(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if not shape or shape[0] != len(self.experts):
+            raise ValueError(f"per_expert fills shapes that start with {len(self.experts)} experts, got {tuple(shape)}")
+        filled = torch.empty(shape, dtype=dtype)
+        for index in range(shape[0]):
+            filled[index] = self.expert(index, shape[1:], dtype)
+        return filled
+
+    def expert(self, index: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Row `index` of the filled tensor, of shape `shape`."""
+        return self.made(*self.key, self.experts[index], **self.options)(tuple(shape), dtype)
+
+
+def per_expert(made: Callable[..., Fill], *key: Key, experts: Sequence[int], **options: float) -> PerExpert:
+    """A tensor with an expert a row, row i made by `made(*key, experts[i], **options)`, e.g. `made=int8_codes`."""
+    return PerExpert(made, key, tuple(experts), options)
 
 
 def _normal_rows(keys: torch.Tensor, width: int) -> torch.Tensor:

@@ -63,7 +63,7 @@ def activation(case: Case, name: str, row: tuple[int, ...], *, std: float = 1.0)
     """bf16 [tokens, *row], each row made from its request and position."""
     requests, positions = token_keys(case)
     made = fill.rows(case.seed, name, requests=requests, positions=positions, std=std)
-    return TensorSpec(name, (case.tokens, *row), torch.bfloat16, made)
+    return TensorSpec(name, (case.tokens, *row), torch.bfloat16, made, sharding="stacked")
 
 
 def int8_activation(case: Case, name: str, width: int) -> tuple[TensorSpec, TensorSpec]:
@@ -79,8 +79,9 @@ def int8_activation(case: Case, name: str, width: int) -> tuple[TensorSpec, Tens
 
 def token_keys(case: Case) -> tuple[Tensor, Tensor]:
     """The request and the position of each token, int64 [tokens] both."""
-    requests = torch.arange(case.batch).repeat_interleave(case.seq)
-    positions = (torch.tensor(case.starts)[:, None] + torch.arange(case.seq)).reshape(-1)
+    requests = torch.tensor(case.requests, dtype=torch.int64).repeat_interleave(case.seq)
+    starts = torch.tensor(case.starts, dtype=torch.int64)
+    positions = (starts[:, None] + torch.arange(case.seq)).reshape(-1)
     return requests, positions
 
 
@@ -114,6 +115,6 @@ def _columns(case: Case) -> int:
     return -(-case.end // config_of(case).page_tokens)
 
 
-def weight_key(case: Case, name: str) -> tuple[int | str, ...]:
-    """What seeds the weight `name`."""
-    return (case.seed, case.model.name, name, 0)
+def weight_key(case: Case, name: str, *, expert: int = 0) -> tuple[int | str, ...]:
+    """What seeds the weight `name`, or one routed expert's part of it; `expert` counts over all ranks."""
+    return (case.seed, case.model.name, name, expert)

@@ -166,3 +166,18 @@ def test_bad_arguments_are_named(name: str) -> None:
     with pytest.raises(kind) as error:
         call()
     assert message in str(error.value)
+
+
+def test_an_expert_s_row_is_its_own_whatever_the_layout() -> None:
+    shape, dtype = (4, 3, 5), torch.int8
+    whole = fill.per_expert(fill.int8_codes, 7, "w1", experts=range(4))(shape, dtype)
+    halves = [fill.per_expert(fill.int8_codes, 7, "w1", experts=range(first, first + 2)) for first in (0, 2)]
+    assert torch.equal(torch.cat([half((2, 3, 5), dtype) for half in halves]), whole)
+    assert torch.equal(halves[1].expert(1, (3, 5), dtype), whole[3])
+    # The key of an expert alone makes the same numbers; no two experts have the same.
+    assert torch.equal(fill.int8_codes(7, "w1", 3)((3, 5), dtype), whole[3])
+    assert len({tuple(row.flatten().tolist()) for row in whole}) == 4
+    scale = fill.per_expert(fill.uniform, 7, "w1_scale", experts=range(4), low=0.5, high=1.0)((4, 8), torch.float32)
+    assert 0.5 <= float(scale.min()) < float(scale.max()) <= 1.0
+    with pytest.raises(ValueError, match=r"start with 2 experts, got \(4, 3, 5\)"):
+        halves[0](shape, dtype)
