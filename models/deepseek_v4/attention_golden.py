@@ -1,4 +1,4 @@
-"""The reference of every sparse attention: one softmax over the rows that a token sees, a sink, the inverse rotation."""
+"""The reference of sparse attention: one softmax over the rows that a token sees, a sink, the inverse rotation."""
 
 from __future__ import annotations
 

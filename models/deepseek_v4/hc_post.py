@@ -71,3 +71,47 @@ def mixing_specs(case: Case) -> tuple[Spec, ...]:
         TensorSpec("hc_post", (case.tokens, lanes), torch.float32, gates),
         TensorSpec("hc_comb", (case.tokens, lanes * lanes), torch.float32, matrices),
     )
+
+
+@triton.jit
+def join_lanes_kernel(
+    out_ptr, residual_ptr, post_ptr, comb_ptr, y_ptr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    token = tl.program_id(0)
+    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    x_out = tl.load(out_ptr + token * HIDDEN + lane).to(tl.float32)
+    residual, y = residual_ptr + token * 4 * HIDDEN + lane, y_ptr + token * 4 * HIDDEN + lane
+    a, b = tl.load(residual), tl.load(residual + HIDDEN)
+    c, d = tl.load(residual + 2 * HIDDEN), tl.load(residual + 3 * HIDDEN)
+    for out in tl.static_range(4):
+        comb = comb_ptr + token * 16 + out
+        mixed = (tl.load(comb) * a + tl.load(comb + 4) * b) + (tl.load(comb + 8) * c + tl.load(comb + 12) * d)
+        tl.store(y + out * HIDDEN, x_out * tl.load(post_ptr + token * 4 + out) + mixed)
+
+
+def launch(*, x_out: Tensor, x_hc: Tensor, hc_post: Tensor, hc_comb: Tensor, y_hc: Tensor) -> None:
+    """Write y_hc. Raises TypeError or ValueError naming the argument that does not fit."""
+    fp32 = torch.float32
+    tokens, hidden = check_tensor("x_out", x_out, shape=(None, None), dtype=torch.bfloat16).shape
+    device = x_out.device
+    check_tensor("x_hc", x_hc, shape=(tokens, 4, hidden), dtype=fp32, device=device)
+    check_tensor("hc_post", hc_post, shape=(tokens, 4), dtype=fp32, device=device)
+    check_tensor("hc_comb", hc_comb, shape=(tokens, 16), dtype=fp32, device=device)
+    check_tensor("y_hc", y_hc, shape=(tokens, 4, hidden), dtype=fp32, device=device)
+    if not tokens:
+        return
+    block = tile(hidden, 1024)
+    join_lanes_kernel[(tokens, hidden // block)](
+        x_out, x_hc, hc_post, hc_comb, y_hc, HIDDEN=hidden, BLOCK=block
+    )  # fmt: skip
+
+
+STAGE = Stage(
+    name="hc_post",
+    specs=specs,
+    golden=golden,
+    launch=launch,
+    # Five products of about the row's rms, each rounded to fp32, and their sum in another order: some 2^-22 of it.
+    compare={"y_hc": Close(rtol=2**-20, atol=0.0, row_rms=2**-20)},
+    cases=decode_cases(contexts=("cold", "8k"), seq=(1, 2)),
+)

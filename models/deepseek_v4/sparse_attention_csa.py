@@ -3,8 +3,8 @@
     row_k = csa_cmp_kv[page, j % rows_per_page], page = csa_cmp_block_table[r, j // rows_per_page]
             for j = cmp_indices[t, k] where 0 <= j < csa_visible[t]
 
-beside the window's rows of sparse_attention_swa, in its formula, one softmax over both. r is the token's request; a page
-of -1 is no page. An index out of that range, wherever it stands, is no row.
+beside the window's rows of sparse_attention_swa, in its formula, one softmax over both. r is the token's request; a
+page of -1 is no page. An index out of that range, wherever it stands, is no row.
 
 csa_cmp_kv [pages, rows_per_page, head_dim] bf16; csa_cmp_block_table [requests, columns], csa_visible [tokens] and
 cmp_indices [tokens, index_topk] int32; the rest as in sparse_attention_swa, the rotation in the compressed layers'

@@ -2,12 +2,12 @@
 
     row_j, j < hca_visible[t] = hca_cmp_kv[page, j % rows_per_page], page = hca_cmp_block_table[r, j // rows_per_page]
 
-beside the window's rows of sparse_attention_swa, in its formula, one softmax over both. r is the token's request; a page
-of -1 is no page. How many compressed rows count follows from the position alone: nothing else limits it.
+beside the window's rows of sparse_attention_swa, in its formula, one softmax over both. r is the token's request; a
+page of -1 is no page. How many compressed rows count follows from the position alone: nothing else limits it.
 
-hca_cmp_kv [pages, rows_per_page, head_dim] bf16; hca_cmp_block_table [requests, columns] and hca_visible [tokens] int32;
-the rest as in sparse_attention_swa, the rotation in the compressed layers' profile. Source: DeepseekV4Attention in
-transformers.
+hca_cmp_kv [pages, rows_per_page, head_dim] bf16; hca_cmp_block_table [requests, columns] and hca_visible [tokens]
+int32; the rest as in sparse_attention_swa, the rotation in the compressed layers' profile. Source: DeepseekV4Attention
+in transformers.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ ROW_TILE = 32
 
 @triton.jit
 def attend_rows(q, m, total, o, pool_ptr, index, seen, softmax_scale, WIDTH: tl.constexpr):
-    """One step: the flat rows `index` of the pool where `seen`. q [BH, WIDTH] bf16; m, total [BH] and o [BH, WIDTH] fp32;
-    index int32 and seen [BW]. Gives m, total and o.
+    """One step, over the pool's flat rows `index` [BW] int32 where `seen`: m, total [BH] and o [BH, WIDTH] in fp32.
+    The queries q are bf16 [BH, WIDTH].
 
     A masked lane of a gather is read all the same, so its index is clamped; the mask makes the row 0, because a NaN in
     the row clamped to would survive a probability of 0. int64: a pool may pass 2^31 elements.
