@@ -23,7 +23,7 @@ from golden.specs import Fill, ScalarSpec, Spec, TensorSpec
 from harness.arguments import check_tensor
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
-from models.deepseek_v4.fixtures import config_of, token_keys
+from models.deepseek_v4.fixtures import config_of, token_ids
 from models.kernels.tiles import tile
 
 
@@ -36,20 +36,12 @@ def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
 def specs(case: Case) -> tuple[Spec, ...]:
     config = config_of(case)
     return (
-        TensorSpec("input_ids", (case.tokens,), torch.int64, _token_ids(case)),
+        TensorSpec("input_ids", (case.tokens,), torch.int64, token_ids(case)),
         TensorSpec("embed_w", (config.vocab, config.hidden), torch.bfloat16, _distinct_rows(case)),
         ScalarSpec("hc_lanes", config.hc_lanes, low=1),
         TensorSpec("hidden", (case.tokens, config.hidden), torch.bfloat16, role="out"),
         TensorSpec("x_hc", (case.tokens, config.hc_lanes, config.hidden), torch.float32, role="out"),
     )
-
-
-def _token_ids(case: Case) -> Tensor:
-    """First, last, middle, repeated and out-of-range ids, by request and position."""
-    vocab = config_of(case).vocab
-    ids = torch.tensor([0, vocab - 1, 17, -1, 17, vocab, 1, vocab // 2, 2, vocab + 7, vocab - 2])
-    requests, positions = token_keys(case)
-    return ids[(2 * requests + positions) % len(ids)]
 
 
 def _distinct_rows(case: Case) -> Fill:

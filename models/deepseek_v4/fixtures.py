@@ -85,6 +85,14 @@ def token_keys(case: Case) -> tuple[Tensor, Tensor]:
     return requests, positions
 
 
+def token_ids(case: Case) -> Tensor:
+    """First, last, middle, repeated and out-of-range ids, by request and position."""
+    vocab = config_of(case).vocab
+    ids = torch.tensor([0, vocab - 1, 17, -1, 17, vocab, 1, vocab // 2, 2, vocab + 7, vocab - 2])
+    requests, positions = token_keys(case)
+    return ids[(2 * requests + positions) % len(ids)]
+
+
 def rope_specs(case: Case, profile: RopeProfile) -> tuple[Spec, ...]:
     """`position_ids`, the bf16 tables that kernels look up by position, and `inv_freq` for the exact golden alone.
 
@@ -115,6 +123,6 @@ def _columns(case: Case) -> int:
     return -(-case.end // config_of(case).page_tokens)
 
 
-def weight_key(case: Case, name: str, *, expert: int = 0) -> tuple[int | str, ...]:
-    """What seeds the weight `name`, or one routed expert's part of it; `expert` counts over all ranks."""
-    return (case.seed, case.model.name, name, expert)
+def weight_key(case: Case, name: str) -> tuple[int | str, ...]:
+    """What seeds the weight `name`: the last part is a routed expert's number in the whole layout."""
+    return (case.seed, case.model.name, name, 0)

@@ -1,4 +1,4 @@
-"""What several goldens share: the rotation of a head's tail, a W8A8 product."""
+"""What several goldens share: the rotation of a head's tail, a W8A8 product, an expert."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from golden.arithmetic import int8_matmul
+from golden.arithmetic import dequantize, int8_matmul, quantize_rows
 from golden.rope import angles, rotate_pairs
 from harness.stage import Precision
 
@@ -38,3 +38,35 @@ def int8_linear(codes: Tensor, scale: Tensor, w: Tensor, w_scale: Tensor) -> Ten
 def dequantized(w: Tensor, w_scale: Tensor) -> Tensor:
     """The fp32 weight that int8 [out, in] codes stand for."""
     return w.float() * w_scale[:, None]
+
+
+def swiglu(gate: Tensor, up: Tensor, *, limit: float) -> Tensor:
+    """silu(min(gate, limit)) * clamp(up, -limit, limit): the gate is bounded from above alone."""
+    gate = gate.clamp(max=limit)
+    return gate * torch.sigmoid(gate) * up.clamp(-limit, limit)
+
+
+def expert(
+    x: Tensor,
+    x_scale: Tensor,
+    w1: tuple[Tensor, Tensor],
+    w3: tuple[Tensor, Tensor],
+    w2: tuple[Tensor, Tensor],
+    *,
+    limit: float,
+    row_weight: Tensor | None = None,
+    precision: Precision,
+) -> Tensor:
+    """w2 @ swiglu(w1 @ x, w3 @ x) of every row, times its weight [rows, 1]: fp32 [rows, hidden].
+
+    `x` [rows, hidden] and `x_scale` [rows, 1] are int8 codes and their scale, or where `exact` any floats. A weight is
+    its int8 codes [out, in] and their scale [out]. On the device the activation is int8 too, and its row's scale takes
+    the weight before the last product does.
+    """
+    if precision == "exact":
+        rows = dequantize(x, x_scale)
+        y = swiglu(rows @ dequantized(*w1).T, rows @ dequantized(*w3).T, limit=limit) @ dequantized(*w2).T
+        return y if row_weight is None else y * row_weight
+    a = swiglu(int8_linear(x, x_scale, *w1), int8_linear(x, x_scale, *w3), limit=limit)
+    codes, scale = quantize_rows(a)
+    return int8_linear(codes, scale if row_weight is None else scale * row_weight, *w2)
