@@ -168,7 +168,8 @@ def _rows(case: Case, name: str, *, holds: Holds, first: Tensor | None = None) -
     )
     requests, column = (slots >= 0).nonzero(as_tuple=True)
     positions = last[requests, column] + 1 - group.ratio
-    return _Rows(group, metadata.pool_pages[name], requests, positions, slots[requests, column])
+    slots = slots[requests, column]
+    return _Rows(group, metadata.pool_pages[name], requests + case.requests.start, positions, slots)
 
 
 def _pool(

@@ -32,8 +32,9 @@ from models.deepseek_v4.fixtures import activation, config_of, int8_weight, norm
 from models.deepseek_v4.golden_parts import dequantized, int8_linear, rotate_tail, token_rotation
 from models.kernels.heads import project_head, row_angles
 from models.kernels.matmul import launch_project
+from models.kernels.norm_rope import norm_rope_row
 from models.kernels.quantize import quantize_row
-from models.kernels.rope import join_lanes, load_pairs, rotate
+from models.kernels.rope import join_lanes, rotate
 from models.kernels.tiles import TOKEN_TILE, tile
 
 
@@ -143,23 +144,10 @@ def kv_norm_rope_kernel(
     WIDTH: tl.constexpr, NOPE: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
-    lane = tl.arange(0, BLOCK)
-    a_row = a_ptr + token * WIDTH
-    a = tl.load(a_row + lane, mask=lane < WIDTH, other=0.0)
-    w = tl.load(w_ptr + lane, mask=lane < WIDTH, other=0.0).to(tl.float32)
-    inv_rms = tl.rsqrt(tl.sum(a * a, 0) / WIDTH + eps)
-    tl.store(kv_ptr + token * WIDTH + lane, (a * inv_rms * w).to(tl.bfloat16), mask=lane < NOPE)
-
-    first, second = load_pairs(a_row + NOPE, HALF)
-    even_w, odd_w = load_pairs(w_ptr + NOPE, HALF)
-    first = first * inv_rms * even_w.to(tl.float32)
-    second = second * inv_rms * odd_w.to(tl.float32)
-    entry = tl.load(position_ptr + token) * HALF + tl.arange(0, HALF)
-    cos = tl.load(cos_ptr + entry).to(tl.float32)
-    sin = tl.load(sin_ptr + entry).to(tl.float32)
-    first, second = rotate(first, second, cos, sin, False)
-    turned = join_lanes(first[None, :], second[None, :], 1, HALF)
-    tl.store(kv_ptr + token * WIDTH + NOPE + tl.arange(0, 2 * HALF)[None, :], turned)
+    norm_rope_row(
+        a_ptr + token * WIDTH, w_ptr, cos_ptr, sin_ptr, tl.load(position_ptr + token), kv_ptr + token * WIDTH, eps,
+        WIDTH, NOPE, HALF, BLOCK,
+    )  # fmt: skip
 
 
 def launch(

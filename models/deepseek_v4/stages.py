@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from harness.stage import Stage
 from models.deepseek_v4 import (
+    compressor_r4,
+    compressor_r128,
     decode_prepare,
     embed,
     hc_head,
     hc_post,
     hc_pre,
+    indexer_compressor,
     kv_write,
     output_proj,
     qkv_proj_rope,
@@ -33,6 +36,9 @@ STAGES: tuple[Stage, ...] = tuple(
         hc_head,
         qkv_proj_rope,
         kv_write,
+        compressor_r4,
+        compressor_r128,
+        indexer_compressor,
         sparse_attention_swa,
         sparse_attention_hca,
         sparse_attention_csa,

@@ -1,0 +1,106 @@
+"""What every compressor runs: a token's state row, the pooling of a group's rows, and the row that it makes.
+
+A state row is kv | score, fp32, each of one part of HEAD lanes, or of two (front | back) where groups overlap. A group
+is the RATIO positions that end at a token's own; all sizes but HEAD are powers of two, and a group starts where a page
+of the state does.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from models.kernels.norm_rope import norm_rope_row
+
+
+@triton.jit
+def write_state_kernel(
+    kv_ptr, score_ptr, ape_ptr, position_ptr, slot_ptr, state_ptr,
+    RATIO: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0)
+    # int64: a pool may hold more than 2^31 elements.
+    slot = tl.load(slot_ptr + token).to(tl.int64)
+    if slot >= 0:
+        lane = tl.arange(0, BLOCK)
+        phase = tl.load(position_ptr + token) & (RATIO - 1)
+        kv = tl.load(kv_ptr + token * WIDTH + lane, mask=lane < WIDTH, other=0.0)
+        score = tl.load(score_ptr + token * WIDTH + lane, mask=lane < WIDTH, other=0.0)
+        score += tl.load(ape_ptr + phase * WIDTH + lane, mask=lane < WIDTH, other=0.0)
+        row = state_ptr + slot * (2 * WIDTH) + lane
+        tl.store(row, kv, mask=lane < WIDTH)
+        tl.store(row + WIDTH, score, mask=lane < WIDTH)
+
+
+@triton.jit
+def pool_pages(
+    state_ptr, table_ptr, columns, count, first, lane, m, total, acc,
+    RATIO: tl.constexpr, PAGE: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Take the rows of positions `first` to first + RATIO - 1 into a softmax under way: its largest score `m`, its sum
+    `total` and the weighted sum `acc`, a value a lane of `lane`. Whether a row counts is asked of its position, count
+    and page, never of its contents, and one that does not count is not read."""
+    row = tl.arange(0, 1 << PAGE)
+    for i in range(RATIO >> PAGE):
+        position = first + (i << PAGE)
+        # Scalars, whose remainder is exact and one instruction; only a vector's needs `integers.remainder`.
+        column = (tl.maximum(position, 0) >> PAGE) % tl.maximum(count, 1)
+        page = tl.load(table_ptr + tl.minimum(column, columns - 1))
+        if (position >= 0) & (count > 0) & (column < columns) & (page >= 0):
+            at = state_ptr + page.to(tl.int64) * ((1 << PAGE) * 2 * WIDTH) + row[:, None] * (2 * WIDTH) + lane[None, :]
+            kv = tl.load(at)
+            score = tl.load(at + WIDTH)
+            m_next = tl.maximum(m, tl.max(score, 0))
+            shrink = tl.exp(m - m_next)
+            p = tl.exp(score - m_next[None, :])
+            total = total * shrink + tl.sum(p, 0)
+            acc = acc * shrink + tl.sum(p * kv, 0)
+            m = m_next
+    return m, total, acc
+
+
+@triton.jit(do_not_specialize=["columns", "seq"])
+def pool_kernel(
+    state_ptr, table_ptr, counts_ptr, position_ptr, slot_ptr, pooled_ptr, columns, seq,
+    GROUPS: tl.constexpr, COUNT: tl.constexpr, RATIO: tl.constexpr, PAGE: tl.constexpr, HEAD: tl.constexpr,
+    OVERLAP: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    request = tl.program_id(0)
+    token = request * seq + tl.program_id(1)
+    if tl.load(slot_ptr + token) >= 0:
+        lane = tl.program_id(2) * BN + tl.arange(0, BN)
+        first = tl.load(position_ptr + token) + 1 - RATIO
+        count = tl.load(counts_ptr + request * GROUPS + COUNT)
+        table = table_ptr + request * columns
+        m = tl.full([BN], -3.4e38, tl.float32)
+        total = tl.zeros([BN], tl.float32)
+        acc = tl.zeros([BN], tl.float32)
+        if OVERLAP:
+            m, total, acc = pool_pages(
+                state_ptr, table, columns, count, first - RATIO, lane, m, total, acc, RATIO, PAGE, 2 * HEAD
+            )
+            m, total, acc = pool_pages(
+                state_ptr, table, columns, count, first, HEAD + lane, m, total, acc, RATIO, PAGE, 2 * HEAD
+            )
+        else:
+            m, total, acc = pool_pages(state_ptr, table, columns, count, first, lane, m, total, acc, RATIO, PAGE, HEAD)
+        # No row at all pools to 0.
+        tl.store(pooled_ptr + token * HEAD + lane, tl.where(total > 0.0, acc / total, 0.0))
+
+
+@triton.jit
+def write_row_kernel(
+    pooled_ptr, w_ptr, position_ptr, cos_ptr, sin_ptr, slot_ptr, rows_ptr, eps,
+    RATIO: tl.constexpr, WIDTH: tl.constexpr, NOPE: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
+    PAGED: tl.constexpr,
+):  # fmt: skip
+    """The row of each token that has a slot, at that slot of the cache where PAGED, else at the token's own number."""
+    token = tl.program_id(0)
+    slot = tl.load(slot_ptr + token).to(tl.int64)
+    if slot >= 0:
+        row = slot if PAGED else token
+        first = tl.load(position_ptr + token) + 1 - RATIO
+        norm_rope_row(
+            pooled_ptr + token * WIDTH, w_ptr, cos_ptr, sin_ptr, first, rows_ptr + row * WIDTH, eps,
+            WIDTH, NOPE, HALF, BLOCK,
+        )  # fmt: skip
