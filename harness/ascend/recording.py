@@ -179,7 +179,7 @@ def _traffic(
 
 def _traffic_key(stage: Stage, case: Case) -> str | None:
     """Traffic follows from the case and from all source that specs, launch and simulator consist of."""
-    from harness.devices.sim.backend import version_key
+    from harness.devices.sim.keys import version_key
 
     modules: dict[str, Any] = {}
     for module in {stage.launch.__module__, getattr(stage.specs, "__module__", stage.launch.__module__), __name__}:

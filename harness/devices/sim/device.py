@@ -32,11 +32,13 @@ class SimDevice:
 
             from harness.devices.sim.backend import BACKEND, SimBackend
             from harness.devices.sim.driver import SimDriver
+            from harness.devices.sim.keys import remember_triton_key
         except ImportError as error:
             raise DeviceError(
                 f"device sim needs the packages of the extra 'sim' (pip install 'npu-touchstone[sim]'): {error}"
             ) from error
         triton.backends.backends.setdefault(BACKEND, Backend(SimBackend, SimDriver))
+        remember_triton_key()
         self._driver = SimDriver(mode, timeout_s=timeout_s)
 
     def install(self) -> None:

@@ -24,12 +24,19 @@ CPU_VARIABLE = "TOUCHSTONE_SIM_CPU"
 
 def target_cpu() -> tuple[str, str]:
     """LLVM's name of the CPU that code is generated for, and its features."""
-    initialize()
     name = os.environ.get(CPU_VARIABLE)
-    return (name, "") if name else (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    return (name, "") if name else _host_cpu()
+
+
+@functools.cache
+def _host_cpu() -> tuple[str, str]:
+    initialize()
+    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
 def target_machine() -> Any:
+    """A new one: what is built with it may come to own it."""
+    initialize()
     cpu, features = target_cpu()
     return llvm.Target.from_default_triple().create_target_machine(opt=2, cpu=cpu, features=features, jit=True)
 
