@@ -161,12 +161,12 @@ class PerExpert:
             raise ValueError(f"per_expert fills shapes that start with {len(self.experts)} experts, got {tuple(shape)}")
         filled = torch.empty(shape, dtype=dtype)
         for index in range(shape[0]):
-            filled[index] = self.expert(index, shape[1:], dtype)
+            filled[index] = self.one(index)(shape[1:], dtype)
         return filled
 
-    def expert(self, index: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Row `index` of the filled tensor, of shape `shape`."""
-        return self.made(*self.key, self.experts[index], **self.options)(tuple(shape), dtype)
+    def one(self, index: int) -> Fill:
+        """What fills row `index`."""
+        return self.made(*self.key, self.experts[index], **self.options)
 
 
 def per_expert(made: Callable[..., Fill], *key: Key, experts: Sequence[int], **options: float) -> PerExpert:

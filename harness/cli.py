@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,18 +17,24 @@ from rich.table import Table
 
 from harness.case import Case
 from harness.compile_command import add_compile_command
+from harness.devices.base import Device
 from harness.devices.registry import open_device
 from harness.doctor import examine, print_findings
-from harness.expand import expand_cases, parse_starts
+from harness.expand import expand_cases, parse_integers, parse_starts
 from harness.files import write_atomically
 from harness.golden_cache import GoldenCache, cache_folder
 from harness.metadata_commands import add_metadata_commands
+from harness.ranks.local import Patience, launch_on_ranks
+from harness.ranks.torchrun import TorchrunJob, under_torchrun
 from harness.registry import Registered, Registry, load_registry
 from harness.report import Report
-from harness.run import run_case
+from harness.run import Ranks, run_layouts
 from harness.table import console_for, print_reports, print_traffic
 
 PASSED, FAILED, WRONG_USAGE = 0, 1, 2
+
+
+Work = tuple[Registered, Case]
 
 
 class UsageError(ValueError):
@@ -63,11 +72,14 @@ def _parser() -> _Parser:
     run.add_argument("--batch", type=int, help="requests of a launch")
     run.add_argument("--seq", type=int, help="tokens of a request in one step")
     run.add_argument("--starts", help="start positions, one a request: P,P,..")
+    run.add_argument("--ep", default="1", help="ranks that the experts are spread over: N, or N,N,.. that must agree")
+    run.add_argument("--split", help="requests of each rank, N,N,.., instead of as even as it goes")
     run.add_argument("--experts", type=int, help="routed experts of the whole layout")
     run.add_argument("--routing", help="one way to spread tokens over experts instead of all that a stage has")
     run.add_argument("--model", help="one model instead of all that a stage supports")
     run.add_argument("--device", default="sim", help="sim, sim:sanitize, npu:N or cuda:N")
     run.add_argument("--seed", type=int, default=0, help="seed of weights and data")
+    run.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="seconds for the ranks of one case")
     run.add_argument("--repeat", type=int, help="launches of a case that must give equal bits")
     run.add_argument("--no-cache", action="store_true", help="compute every golden anew")
     run.add_argument("--traffic", action="store_true", help="show the bytes each launch moves, by argument")
@@ -113,8 +125,23 @@ def _run(options: argparse.Namespace) -> int:
     _check_destination(options.json)
     if options.repeat is not None and options.repeat < 1:
         raise UsageError(f"repeat must be at least 1, got {options.repeat}")
+    if not options.timeout > 0:
+        raise UsageError(f"timeout must be positive, got {options.timeout}")
+    patience = Patience(total_s=options.timeout)
     work = _work(load_registry(), options)
-    device = open_device(options.device)
+    if not under_torchrun():
+        return _run_work(
+            work, open_device(options.device), functools.partial(launch_on_ranks, patience=patience), options
+        )
+    job = TorchrunJob(options.device)
+    for _, case in work:
+        job.check(case)
+    if job.rank > 0:
+        return job.follow()
+    return job.end(_run_work(work, job.device, job, options))
+
+
+def _run_work(work: list[Work], device: Device, ranks: Ranks, options: argparse.Namespace) -> int:
     cache = GoldenCache(None if options.no_cache else cache_folder())
     reports: list[Report] = []
     progress = Progress(
@@ -123,10 +150,12 @@ def _run(options: argparse.Namespace) -> int:
     )  # fmt: skip
     with progress:
         task = progress.add_task("", total=len(work))
-        for entry, case in work:
-            progress.update(task, description=f"{entry.stage.name} {case.id}")
-            reports.append(run_case(entry.stage, case, device=device, repeat=options.repeat, golden_cache=cache))
-            progress.advance(task)
+        for group in _layouts(work):
+            stage, cases = group[0][0].stage, [case for _, case in group]
+            layouts = f", ep {','.join(str(case.ep) for case in cases)}" if len(cases) > 1 else ""
+            progress.update(task, description=f"{stage.name} {cases[0].id}{layouts}")
+            reports += run_layouts(stage, cases, device=device, repeat=options.repeat, golden_cache=cache, ranks=ranks)
+            progress.advance(task, len(cases))
     print_reports(reports, console=console_for())
     if options.traffic:
         print_traffic(reports, console=console_for())
@@ -137,12 +166,23 @@ def _run(options: argparse.Namespace) -> int:
     return PASSED if passed else FAILED
 
 
-def _work(registry: Registry, options: argparse.Namespace) -> list[tuple[Registered, Case]]:
+def _layouts(work: list[Work]) -> list[list[Work]]:
+    """The layouts of one case together: they follow one another."""
+
+    def but_for_layout(entry: Work) -> tuple[str, Case]:
+        return entry[0].stage.name, replace(entry[1], ep=1, split=())
+
+    return [list(group) for _, group in itertools.groupby(work, but_for_layout)]
+
+
+def _work(registry: Registry, options: argparse.Namespace) -> list[Work]:
     if bool(options.stages) == options.all:
         raise UsageError("name the stages to run, or give --all, and not both")
     names = list(registry.entries) if options.all else list(dict.fromkeys(options.stages))
     entries = [registry.stage(name) for name in names]
     starts = None if options.starts is None else parse_starts(options.starts)
+    layouts = parse_integers("ep", options.ep, what="numbers of ranks")
+    split = () if options.split is None else parse_integers("split", options.split, what="numbers of requests")
     if options.model is not None:
         registry.check_model(options.model)
     work = []
@@ -156,7 +196,8 @@ def _work(registry: Registry, options: argparse.Namespace) -> list[tuple[Registe
         for model in models:
             cases = expand_cases(
                 entry.stage, model=model, contexts=options.context, batch=options.batch, seq=options.seq,
-                starts=starts, seed=options.seed, experts=options.experts, routing=options.routing,
+                starts=starts, seed=options.seed, experts=options.experts, routing=options.routing, split=split,
+                ep=(1,) if options.all and not entry.stage.collective else layouts,
             )  # fmt: skip
             work += [(entry, case) for case in cases]
     if not work:

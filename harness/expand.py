@@ -30,6 +30,9 @@ def expand_cases(
     takes several launches gives one case each, labelled `boundary.0`, `boundary.1`. The layouts `ep` of one case follow
     one another; `split` is for the layout that has as many ranks. Raises ValueError naming the argument and the value.
     """
+    for number, ranks in enumerate(ep):
+        if ranks in ep[:number]:
+            raise ValueError(f"ep must not name a layout twice, got {_joined(ep)}")
     if split and len(split) not in ep:
         raise ValueError(f"split {_joined(split)} is for ep {len(split)}, and ep is {_joined(ep)}")
     if not stage.collective and tuple(ep) != (1,):
@@ -73,8 +76,8 @@ def expand_cases(
     return tuple(cases)
 
 
-def case_options(case: Case) -> tuple[str, ...]:
-    """The options of `touchstone run` that select exactly this case."""
+def case_options(case: Case, *, beside: Case | None = None) -> tuple[str, ...]:
+    """The options of `touchstone run` that select exactly this case, and before it the layout of `beside`."""
     options = ["--model", case.model.name, "--batch", str(case.batch), "--seq", str(case.seq)]
     if case.context == "starts" or "." in case.context:
         options += ["--starts", _joined(case.starts)]
@@ -86,8 +89,9 @@ def case_options(case: Case) -> tuple[str, ...]:
         options += ["--seed", str(case.seed)]
     if case.experts is not None:
         options += ["--experts", str(case.experts)]
-    if case.ep != 1:
-        options += ["--ep", str(case.ep)]
+    ranks = [case.ep] if beside is None else [beside.ep, case.ep]
+    if ranks != [1]:
+        options += ["--ep", _joined(ranks)]
     if case.split:
         options += ["--split", _joined(case.split)]
     return tuple(options)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from decode_metadata import check_slot_mapping
+from golden.experts import ExpertTensor
 from golden.poison import poison_
-from golden.specs import ScalarSpec, Spec, TensorSpec, check_specs
+from golden.specs import ScalarSpec, Spec, TensorSpec
+from harness.originals import Originals, flat_rows
 from harness.report import Failure
 
 ALIGNMENT_BYTES = 512
@@ -65,39 +67,42 @@ class Guarded:
 
 
 class Fixture:
-    """Everything one run needs of a case's specs.
+    """Everything the launches of one case need.
 
-    `originals` maps every filled spec to its contents on the CPU and every scalar to its value: what goldens and
-    comparators see. `arguments` are what the launch gets: the same values in guarded memory on the device, outputs
-    and scratch poisoned, and no spec of role `golden`. Raises ValueError or TypeError naming the spec.
+    `arguments` are what the launch gets: the originals' values in guarded memory on the device, outputs and scratch
+    poisoned, and no spec of role `golden`. `originals` is what they were before. Raises ValueError or TypeError naming
+    the spec.
     """
 
     def __init__(self, specs: Sequence[Spec], *, device: torch.device) -> None:
-        check_specs(specs)
-        self.specs: dict[str, TensorSpec] = {spec.name: spec for spec in specs if isinstance(spec, TensorSpec)}
-        self.originals: dict[str, torch.Tensor | int | float] = {}
+        self.originals = Originals(specs)
+        self.specs = self.originals.specs
         self._guarded: dict[str, Guarded] = {}
-        scalars = {spec.name: spec.value for spec in specs if isinstance(spec, ScalarSpec)}
+        self._checksums: dict[str, list[int]] = {}
         for spec in self.specs.values():
-            if spec.fill is not None:
-                self.originals[spec.name] = spec.create()
             if spec.role != "golden":
                 self._guarded[spec.name] = Guarded.allocate(spec, device=device)
             if spec.role == "in":
-                self._guarded[spec.name].tensor.copy_(self._original(spec.name))
-        self.originals |= scalars
-        for spec in self.specs.values():
-            if spec.written_rows is not None:
-                mapping = self._original(spec.written_rows)
-                check_slot_mapping(mapping, pool_rows=_flat_rows(spec), name=spec.written_rows)
+                self._fill(spec.name)
+        scalars = {spec.name: spec.value for spec in specs if isinstance(spec, ScalarSpec)}
         tensors = {name: guarded.tensor for name, guarded in self._guarded.items()}
         self.arguments: Mapping[str, torch.Tensor | int | float] = {
             spec.name: scalars[spec.name] if isinstance(spec, ScalarSpec) else tensors[spec.name]
             for spec in specs
             if spec.name in scalars or spec.name in tensors
         }
-        self._versions = {name: original._version for name, original in self._original_tensors()}
         self.reset()
+
+    def _fill(self, name: str) -> None:
+        tensor, original = self._guarded[name].tensor, self.originals.values[name]
+        if isinstance(original, ExpertTensor):
+            # There is no second copy to compare with afterwards.
+            self._checksums[name] = []
+            for expert, part in enumerate(original):
+                tensor[expert].copy_(part)
+                self._checksums[name].append(_checksum(part))
+        else:
+            tensor.copy_(self.originals.tensor(name))
 
     def reset(self) -> None:
         """Make every written argument what it is before a launch."""
@@ -106,19 +111,11 @@ class Fixture:
             if spec.role in ("out", "scratch"):
                 poison_(guarded.tensor)
             elif spec.role == "inout":
-                guarded.tensor.copy_(self._original(name))
+                guarded.tensor.copy_(self.originals.tensor(name))
                 if spec.written_rows is not None:
-                    flat = guarded.tensor.view(_flat_rows(spec), -1)
-                    rows = self.mapped_rows(name).to(flat.device)
+                    flat = guarded.tensor.view(flat_rows(spec), -1)
+                    rows = self.originals.mapped_rows(name).to(flat.device)
                     flat.index_copy_(0, rows, poison_(flat.new_empty(rows.numel(), flat.shape[1])))
-
-    def mapped_rows(self, name: str) -> torch.Tensor:
-        """The rows (int64, CPU) of the pool `name`, seen as [rows, width], that a launch must write."""
-        mapping = self.specs[name].written_rows
-        if mapping is None:
-            raise ValueError(f"TensorSpec {name!r} has no written_rows")
-        rows = self._original(mapping).flatten().long()
-        return rows[rows >= 0]
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """What the launch left in every output and in-out pool, on the CPU and independent of the arguments."""
@@ -138,28 +135,26 @@ class Fixture:
                 past = f"{distance} bytes before its start" if where == "before" else f"{distance} bytes past its end"
                 failures.append(Failure("guard", name, f"written outside the argument, {past}"))
             if self.specs[name].role == "in":
-                first = _first_difference(guarded.tensor.cpu(), self._original(name))
-                if first is not None:
-                    was, now = self._original(name)[first].item(), guarded.tensor[first].item()
-                    reason = f"input overwritten, first at {list(first)}: was {was}, is {now}"
-                    failures.append(Failure("input", name, reason))
+                failures += self._check_input(name, guarded.tensor)
         return failures
 
-    def check_originals(self) -> list[Failure]:
-        """Which inputs a golden wrote to, which no golden may."""
-        return [
-            Failure("golden", name, "the golden writes this input in place")
-            for name, original in self._original_tensors()
-            if original._version != self._versions[name]
-        ]
-
-    def _original(self, name: str) -> torch.Tensor:
-        original = self.originals[name]
-        assert isinstance(original, torch.Tensor)
-        return original
-
-    def _original_tensors(self) -> list[tuple[str, torch.Tensor]]:
-        return [(name, value) for name, value in self.originals.items() if isinstance(value, torch.Tensor)]
+    def _check_input(self, name: str, tensor: torch.Tensor) -> list[Failure]:
+        original = self.originals.values[name]
+        if isinstance(original, ExpertTensor):
+            changed = (e for e, part in enumerate(tensor) if _checksum(part.cpu()) != self._checksums[name][e])
+            expert = next(changed, None)
+            if expert is None:
+                return []
+            within = first_difference(tensor[expert].cpu(), original[expert])
+            assert within is not None
+            first, was = (expert, *within), original[expert][within]
+        else:
+            found = first_difference(tensor.cpu(), self.originals.tensor(name))
+            if found is None:
+                return []
+            first, was = found, self.originals.tensor(name)[found]
+        reason = f"input overwritten, first at {list(first)}: was {was.item()}, is {tensor[first].item()}"
+        return [Failure("input", name, reason)]
 
 
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -177,7 +172,7 @@ def _words(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return flat[:whole].view(torch.int64), flat[whole:]
 
 
-def _first_difference(actual: torch.Tensor, expected: torch.Tensor) -> tuple[int, ...] | None:
+def first_difference(actual: torch.Tensor, expected: torch.Tensor) -> tuple[int, ...] | None:
     if same_bits(actual, expected):
         return None
     width = actual.element_size()
@@ -185,12 +180,12 @@ def _first_difference(actual: torch.Tensor, expected: torch.Tensor) -> tuple[int
     return tuple(int(index) for index in torch.unravel_index(torch.tensor(element), actual.shape))
 
 
+def _checksum(tensor: torch.Tensor) -> int:
+    return zlib.crc32(_bytes(tensor).numpy().data)
+
+
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
-
-
-def _flat_rows(spec: TensorSpec) -> int:
-    return math.prod(spec.shape[:-1])
 
 
 def _aligned(size_bytes: int) -> int:

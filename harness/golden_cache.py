@@ -12,8 +12,10 @@ from pathlib import Path
 
 import torch
 
+from golden.experts import ExpertTensor
 from harness.cpu import cpu_features, usable_cores
 from harness.golden_source import source_key
+from harness.originals import Value
 from harness.stage import Golden, Precision
 
 MOST_THREADS = 8
@@ -55,7 +57,7 @@ class GoldenCache:
     limit_bytes: int = DEFAULT_LIMIT_BYTES
 
     def compute(
-        self, golden: Golden, inputs: Mapping[str, torch.Tensor | int | float], *, precision: Precision, digest: str
+        self, golden: Golden, inputs: Mapping[str, Value], *, precision: Precision, digest: str
     ) -> dict[str, torch.Tensor]:
         """What `golden(inputs, precision=precision)` returns. `digest` is `inputs_digest(inputs)`."""
         path = self._path(golden, precision=precision, digest=digest)
@@ -100,17 +102,25 @@ class GoldenCache:
             total -= size
 
 
-def inputs_digest(inputs: Mapping[str, torch.Tensor | int | float]) -> str:
+def inputs_digest(inputs: Mapping[str, Value]) -> str:
     """A digest of names, dtypes, shapes and bytes of a golden's inputs."""
     digest = hashlib.sha256()
     for name in sorted(inputs):
         value = inputs[name]
         if isinstance(value, torch.Tensor):
             digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
-            digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            _add_bytes(digest, value)
+        elif isinstance(value, ExpertTensor):
+            # What fixes the contents, and one expert's as a witness of the code that makes them.
+            digest.update(f"{name}|{value.identity}|".encode())
+            _add_bytes(digest, value[len(value) - 1])
         else:
             digest.update(f"{name}|{value!r}|".encode())
     return digest.hexdigest()
+
+
+def _add_bytes(digest: hashlib._Hash, value: torch.Tensor) -> None:
+    digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _load(path: Path | None) -> dict[str, torch.Tensor] | None:

@@ -7,24 +7,32 @@ import math
 import shlex
 import sys
 import time
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
-from golden.verdict import Verdict
+from golden.verdict import Verdict, judge_output
 from harness.case import Case
-from harness.devices.base import Device, LaunchLog, LaunchRecord, Order
+from harness.devices.base import Device, Order
 from harness.expand import case_options
-from harness.fixture import Fixture, same_bits
+from harness.fixture import Fixture
 from harness.golden_cache import GoldenCache, cache_folder, inputs_digest
-from harness.report import Failure, FailureKind, Report, Seconds
+from harness.launches import Launched, launch_in_turn
+from harness.originals import Originals
+from harness.ranks.agreement import agreement
+from harness.ranks.gather import gather, name_rank
+from harness.ranks.local import launch_on_ranks
+from harness.report import Failure, FailureKind, RankReport, Report, Seconds
 from harness.stage import Precision, Stage
 
-LONGEST_REASON = 300
-MOST_VIOLATIONS = 8
+
+class Ranks(Protocol):
+    """Starts a case's ranks and returns what each did, or what stopped them."""
+
+    def __call__(self, stage: Stage, case: Case, *, device: str, orders: Sequence[Order]) -> list[Launched]: ...
 
 
 def run_case(
@@ -34,37 +42,54 @@ def run_case(
     device: Device,
     repeat: int | None = None,
     golden_cache: GoldenCache | None = None,
+    ranks: Ranks = launch_on_ranks,
 ) -> Report:
     """Run `stage` on `case` and judge it. Whatever a spec, golden, launch or comparator raises is a named failure.
 
     `repeat` is the number of launches, by default one for each of the device's orders. `golden_cache=None` keeps
-    goldens in the user's cache folder; `GoldenCache(folder=None)` keeps none. Raises ValueError for repeat < 1.
+    goldens in the user's cache folder; `GoldenCache(folder=None)` keeps none. `ranks` starts the ranks of a case that
+    has several. Raises ValueError for repeat < 1.
     """
+    (report,) = run_layouts(stage, [case], device=device, repeat=repeat, golden_cache=golden_cache, ranks=ranks)
+    return report
+
+
+def run_layouts(
+    stage: Stage,
+    cases: Sequence[Case],
+    *,
+    device: Device,
+    repeat: int | None = None,
+    golden_cache: GoldenCache | None = None,
+    ranks: Ranks = launch_on_ranks,
+) -> tuple[Report, ...]:
+    """Run cases that differ in their layout alone, one after another, as `run_case` does. Each after the first has a
+    verdict more for each output: that it has the first one's bits."""
     if repeat is not None and repeat < 1:
         raise ValueError(f"repeat must be at least 1, got {repeat}")
     orders = device.orders if repeat is None else tuple(itertools.islice(itertools.cycle(device.orders), repeat))
-    run = _Run(stage, case, device, golden_cache or GoldenCache(cache_folder()))
-    run.through(orders)
-    return Report(
-        stage=stage.name,
-        case=case,
-        device=device.name,
-        command=reproduce(stage, case, device=device, repeat=repeat),
-        verdicts=tuple(run.verdicts),
-        failures=tuple(run.failures),
-        warnings=tuple(dict.fromkeys(run.warnings)),
-        quantisation_error=run.quantisation_error,
-        traffic=tuple(run.traffic),
-        repetitions=run.repetitions,
-        seconds=run.seconds(),
-    )
+    reports = []
+    first: _Run | None = None
+    for case in cases:
+        run = _Run(stage, case, device, golden_cache or GoldenCache(cache_folder()), ranks)
+        run.through(orders)
+        if first is not None and first.outputs and run.outputs:
+            run.verdicts += agreement(first.case, first.outputs, case, run.outputs)
+        reports.append(
+            run.report(reproduce(stage, case, device=device, repeat=repeat, beside=first.case if first else None))
+        )
+        first = first or run
+    return tuple(reports)
 
 
-def reproduce(stage: Stage, case: Case, *, device: Device, repeat: int | None = None) -> str:
-    """The command line that runs this case again: a script's own, for a stage that a script defines."""
+def reproduce(
+    stage: Stage, case: Case, *, device: Device, repeat: int | None = None, beside: Case | None = None
+) -> str:
+    """The command line that runs this case again: a script's own, for a stage that a script defines. `beside` is the
+    layout that the case must agree with."""
     if stage.launch.__module__ == "__main__":
         return shlex.join(["python", *sys.argv])
-    options = case_options(case)
+    options = case_options(case, beside=beside)
     if device.name != "sim":
         options += ("--device", device.name)
     if repeat is not None:
@@ -82,37 +107,77 @@ class _Run:
     case: Case
     device: Device
     cache: GoldenCache
+    ranks: Ranks
     verdicts: list[Verdict] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
     quantisation_error: dict[str, float] = field(default_factory=dict)
-    traffic: list[LaunchRecord] = field(default_factory=list)
-    repetitions: int = 0
+    launched: list[Launched] = field(default_factory=list)
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)
     fixture_seconds: float = 0.0
     golden_seconds: float = 0.0
-    launch_seconds: list[float] = field(default_factory=list)
 
     def through(self, orders: tuple[Order, ...]) -> None:
         try:
             began = time.perf_counter()
+            fixture = None
             with self._step("specs", self.stage.name):
-                fixture = Fixture(self.stage.specs(self.case), device=self.device.torch_device)
-            self._check_compared(fixture)
+                specs = self.stage.specs(self.case)
+                if self.case.ep == 1:
+                    fixture = Fixture(specs, device=self.device.torch_device)
+                originals = fixture.originals if fixture else Originals(specs)
+            self._check_compared(originals)
             self.fixture_seconds = time.perf_counter() - began
-            expected = self._goldens(fixture)
-            actual = self._launches(fixture, orders)
+            expected = self._goldens(originals)
+            self.outputs = self._launch(originals, fixture, orders)
         except _Stop:
             return
         for name, comparator in self.stage.compare.items():
             with self._step("comparator", name, stop=False):
-                self.verdicts.append(comparator.compare(name, actual[name], expected[name], fixture.originals))
+                verdict = judge_output(comparator, name, self.outputs, expected, originals.values)
+                if self.case.ep > 1:
+                    parts = [launched.outputs for launched in self.launched]
+                    verdict = name_rank(verdict, originals.specs[name], parts)
+                self.verdicts.append(verdict)
 
-    def seconds(self) -> Seconds:
-        launches = self.launch_seconds or [0.0]
-        return Seconds(self.fixture_seconds, self.golden_seconds, launches[0], min(launches))
+    def report(self, command: str) -> Report:
+        warnings = [
+            warning if self.case.ep == 1 else f"rank {rank}: {warning}"
+            for rank, launched in enumerate(self.launched)
+            for warning in launched.warnings
+        ]
+        # The ranks of a launch wait for each other: the slowest one's time is the launch's.
+        launches = [max(times) for times in zip(*(done.seconds for done in self.launched), strict=False)] or [0.0]
+        fixture_seconds = self.fixture_seconds + max((done.fixture_seconds for done in self.launched), default=0.0)
+        return Report(
+            stage=self.stage.name,
+            case=self.case,
+            device=self.device.name,
+            command=command,
+            verdicts=tuple(self.verdicts),
+            failures=tuple(self.failures),
+            warnings=tuple(dict.fromkeys(warnings)),
+            quantisation_error=self.quantisation_error,
+            traffic=tuple(self.launched[0].traffic) if self.case.ep == 1 and self.launched else (),
+            ranks=self._rank_reports(),
+            repetitions=min((len(done.seconds) for done in self.launched), default=0),
+            seconds=Seconds(fixture_seconds, self.golden_seconds, launches[0], min(launches)),
+        )
 
-    def _check_compared(self, fixture: Fixture) -> None:
-        written = {name for name, spec in fixture.specs.items() if spec.role in ("out", "inout")}
+    def _rank_reports(self) -> tuple[RankReport, ...]:
+        if self.case.ep == 1 or len(self.launched) != self.case.ep:
+            return ()
+        return tuple(
+            RankReport(
+                rank=rank,
+                tokens=self.case.on_rank(rank).tokens,
+                traffic=tuple(launched.traffic),
+                seconds=Seconds(launched.fixture_seconds, 0.0, launched.seconds[0], min(launched.seconds)),
+            )
+            for rank, launched in enumerate(self.launched)
+        )
+
+    def _check_compared(self, originals: Originals) -> None:
+        written = {name for name, spec in originals.specs.items() if spec.role in ("out", "inout")}
         for name in sorted(written - set(self.stage.compare)):
             self.failures.append(Failure("specs", name, "written by the launch, but `compare` has nothing for it"))
         for name in sorted(set(self.stage.compare) - written):
@@ -120,90 +185,67 @@ class _Run:
         if self.failures:
             raise _Stop
 
-    def _goldens(self, fixture: Fixture) -> dict[str, torch.Tensor]:
+    def _goldens(self, originals: Originals) -> dict[str, torch.Tensor]:
         began = time.perf_counter()
-        digest = inputs_digest(fixture.originals)
-        device = self._golden(fixture, "device", digest)
-        exact = self._golden(fixture, "exact", digest)
+        digest = inputs_digest(originals.values)
+        device = self._golden(originals, "device", digest)
+        exact = self._golden(originals, "exact", digest)
         self.golden_seconds = time.perf_counter() - began
         for name in self.stage.compare:
             if name not in device:
                 self.failures.append(Failure("golden", name, f"no such key in the golden's result {sorted(device)}"))
             elif name in exact and device[name].is_floating_point():
                 with self._step("golden", f"exact {name}", stop=False):
-                    self.quantisation_error[name] = _relative_l2(fixture, name, exact[name], device[name])
+                    self.quantisation_error[name] = _relative_l2(originals, name, exact[name], device[name])
         if self.failures:
             raise _Stop
         return device
 
-    def _golden(self, fixture: Fixture, precision: Precision, digest: str) -> dict[str, torch.Tensor]:
+    def _golden(self, originals: Originals, precision: Precision, digest: str) -> dict[str, torch.Tensor]:
         with self._step("golden", precision):
-            outputs = self.cache.compute(self.stage.golden, fixture.originals, precision=precision, digest=digest)
+            outputs = self.cache.compute(self.stage.golden, originals.values, precision=precision, digest=digest)
             if not isinstance(outputs, Mapping):
                 raise TypeError(f"the golden returned {type(outputs).__name__}, not a dict of tensors")
-        self.failures += fixture.check_originals()
+        self.failures += originals.check_unwritten()
         if self.failures:
             raise _Stop
         return outputs
 
-    def _launches(self, fixture: Fixture, orders: tuple[Order, ...]) -> dict[str, torch.Tensor]:
-        first: dict[str, torch.Tensor] = {}
-        for repetition, order in enumerate(orders):
-            if repetition:
-                fixture.reset()
-            log = LaunchLog()
-            try:
-                with self._step("launch", self.stage.name), self.device.active(order) as log:
-                    began = time.perf_counter()
-                    self.stage.launch(**fixture.arguments)
-            finally:
-                self._read(log)
-            self.launch_seconds.append(time.perf_counter() - began)
-            self.repetitions += 1
-            self.failures += fixture.check()
-            actual = fixture.outputs()
-            first = first or actual
-            self.failures += [
-                Failure("repeat", name, f"repetition {repetition} ({order}) gives other bits than the first")
-                for name in actual
-                if not same_bits(actual[name], first[name])
-            ]
-            if self.failures:
-                break
-        return first
-
-    def _read(self, log: LaunchLog) -> None:
-        self.traffic = self.traffic or log.launches
-        self.warnings += [f"{found.kernel}: {found.text}" for found in log.violations if found.warning]
-        wrong = dict.fromkeys((found.kernel, found.text) for found in log.violations if not found.warning)
-        for kernel, text in itertools.islice(wrong, MOST_VIOLATIONS):
-            self.failures.append(Failure("violation", kernel, text))
-        if len(wrong) > MOST_VIOLATIONS:
-            rest = len(wrong) - MOST_VIOLATIONS
-            self.failures.append(Failure("violation", self.stage.name, f"and {rest} more"))
+    def _launch(
+        self, originals: Originals, fixture: Fixture | None, orders: tuple[Order, ...]
+    ) -> dict[str, torch.Tensor]:
+        """The outputs of the whole case; raises _Stop where there are none."""
+        if fixture is not None:
+            extra = {"group": None} if self.stage.collective else {}
+            self.launched = [launch_in_turn(self.stage, fixture, device=self.device, orders=orders, extra=extra)]
+        else:
+            self.launched = self.ranks(self.stage, self.case, device=self.device.name, orders=orders)
+        self.failures += [failure for launched in self.launched for failure in launched.failures]
+        parts = [launched.outputs for launched in self.launched]
+        if len(parts) != self.case.ep or not all(parts):
+            raise _Stop
+        if self.case.ep == 1:
+            return parts[0]
+        outputs, failures = gather(originals.specs, parts)
+        self.failures += failures
+        return outputs
 
     @contextmanager
     def _step(self, kind: FailureKind, where: str, *, stop: bool = True) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            self.failures.append(Failure(kind, where, _reason(error), traceback.format_exc()))
+            self.failures.append(Failure.raised(kind, where, error))
             if stop:
                 raise _Stop from error
 
 
-def _relative_l2(fixture: Fixture, name: str, exact: torch.Tensor, device: torch.Tensor) -> float:
+def _relative_l2(originals: Originals, name: str, exact: torch.Tensor, device: torch.Tensor) -> float:
     exact, device = exact.double(), device.double()
-    if fixture.specs[name].written_rows is not None:
-        rows = fixture.mapped_rows(name)
+    if originals.specs[name].written_rows is not None:
+        rows = originals.mapped_rows(name)
         exact, device = (pool.reshape(-1, pool.shape[-1])[rows] for pool in (exact, device))
     norm, distance = (float(torch.linalg.vector_norm(side)) for side in (exact, device - exact))
     if norm:
         return distance / norm
     return math.inf if distance else 0.0
-
-
-def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ... ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else "no message"
-    return f"{type(error).__name__}: {text}"[:LONGEST_REASON]

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from golden.specs import Spec
-from golden.verdict import Comparator
+from golden.verdict import Comparator, JointComparator
 from harness.case import Case
 
 Precision = Literal["exact", "device"]
@@ -63,7 +63,7 @@ class Stage:
     specs: Callable[[Case], Sequence[Spec]]
     golden: Golden
     launch: Callable[..., None]
-    compare: Mapping[str, Comparator]
+    compare: Mapping[str, Comparator | JointComparator]
     cases: DecodeCases = DecodeCases()
     family: Family = "all"
     composed: bool = False

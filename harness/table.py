@@ -54,14 +54,16 @@ def print_traffic(reports: Sequence[Report], *, console: Console) -> None:
     for heading, justify in TRAFFIC_HEADINGS:
         table.add_column(heading, justify=justify, overflow="fold")
     for report in reports:
-        totals = [0, 0]
-        for launch in report.traffic:
-            for name in dict.fromkeys((*launch.bytes_read, *launch.bytes_written)):
-                moved = [launch.bytes_read.get(name, 0), launch.bytes_written.get(name, 0)]
-                totals = [total + bytes_ for total, bytes_ in zip(totals, moved, strict=True)]
-                grid = " x ".join(str(size) for size in launch.grid)
-                table.add_row(report.stage, report.case.id, launch.kernel, grid, name, *(f"{b:,}" for b in moved))
-        table.add_row(report.stage, report.case.id, "", "", "all", *(f"{b:,}" for b in totals), style="bold")
+        parts = [(f"{report.case.id} rank {part.rank}", part.traffic) for part in report.ranks]
+        for case, traffic in parts or [(report.case.id, report.traffic)]:
+            totals = [0, 0]
+            for launch in traffic:
+                for name in dict.fromkeys((*launch.bytes_read, *launch.bytes_written)):
+                    moved = [launch.bytes_read.get(name, 0), launch.bytes_written.get(name, 0)]
+                    totals = [total + bytes_ for total, bytes_ in zip(totals, moved, strict=True)]
+                    grid = " x ".join(str(size) for size in launch.grid)
+                    table.add_row(report.stage, case, launch.kernel, grid, name, *(f"{b:,}" for b in moved))
+            table.add_row(report.stage, case, "", "", "all", *(f"{b:,}" for b in totals), style="bold")
     console.print(table)
 
 

@@ -173,7 +173,7 @@ def test_an_expert_s_row_is_its_own_whatever_the_layout() -> None:
     whole = fill.per_expert(fill.int8_codes, 7, "w1", experts=range(4))(shape, dtype)
     halves = [fill.per_expert(fill.int8_codes, 7, "w1", experts=range(first, first + 2)) for first in (0, 2)]
     assert torch.equal(torch.cat([half((2, 3, 5), dtype) for half in halves]), whole)
-    assert torch.equal(halves[1].expert(1, (3, 5), dtype), whole[3])
+    assert torch.equal(halves[1].one(1)((3, 5), dtype), whole[3])
     # The key of an expert alone makes the same numbers; no two experts have the same.
     assert torch.equal(fill.int8_codes(7, "w1", 3)((3, 5), dtype), whole[3])
     assert len({tuple(row.flatten().tolist()) for row in whole}) == 4

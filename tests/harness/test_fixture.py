@@ -51,7 +51,7 @@ def test_arguments_are_what_a_launch_gets() -> None:
     fixture = toy()
     assert list(fixture.arguments) == ["x", "slots", "pool", "y", "staging", "gain"]
     assert fixture.arguments["gain"] == 2.0
-    assert list(fixture.originals) == ["x", "slots", "pool", "offset", "gain"]
+    assert list(fixture.originals.values) == ["x", "slots", "pool", "offset", "gain"]
 
 
 def test_outputs_scratch_and_mapped_rows_are_poisoned_and_the_rest_is_not() -> None:
@@ -61,7 +61,7 @@ def test_outputs_scratch_and_mapped_rows_are_poisoned_and_the_rest_is_not() -> N
     assert is_poisoned(arguments["staging"]).all()
     poisoned = is_poisoned(arguments["pool"]).view(-1, WIDTH).all(dim=1).nonzero().flatten()
     assert poisoned.tolist() == [1, 3, 5]
-    original: Any = fixture.originals["pool"]
+    original: Any = fixture.originals.values["pool"]
     assert not is_poisoned(original).any()
     untouched = [0, 2, 4, 6, 7, 8, 9, 10, 11]
     assert same_bits(arguments["pool"].view(-1, WIDTH)[untouched], original.view(-1, WIDTH)[untouched])

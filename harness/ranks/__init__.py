@@ -1,0 +1,1 @@
+"""One case on several ranks: a process each, a torch.distributed group between them."""
