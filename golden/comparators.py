@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from golden.judging import Judge, check_tolerance, describe
+from golden.judging import Judge, check_tolerance, describe, largest_share
 from golden.mapped_rows import MappedRows
 from golden.verdict import Verdict
 
@@ -85,10 +85,10 @@ class Close:
         outside = int(beyond.sum()) / e.numel()
         judge.figures.update({"max_error": float(error.max()), "outside": outside, "rms": rms})
 
-        judge.use(_share(error, self.cap * tolerance), float(error.max()) / (rms / 4) if rms else 0.0)
+        judge.use(largest_share(error, self.cap * tolerance), float(error.max()) / (rms / 4) if rms else 0.0)
         judge.use(outside / self.outside if self.outside else float(bool(beyond.any())))
         if not self.outside:
-            judge.use(_share(error, tolerance))
+            judge.use(largest_share(error, tolerance))
 
         far = error > self.cap * tolerance
         if bool(far.any()):
@@ -154,8 +154,3 @@ class QuantCodes:
         energy = float(e.square().sum())
         noise = self.step * math.sqrt(allowed) * float(e.abs().max()) / energy if energy else 0.0
         return judge.check_scale(different, noise=noise) or judge.passed()
-
-
-def _share(error: torch.Tensor, limit: torch.Tensor) -> float:
-    """The largest error as a share of its limit; where the limit is 0, an error is past it and none is 0."""
-    return float(torch.where(limit > 0, error / limit, torch.where(error > 0, torch.inf, 0.0)).max())

@@ -18,4 +18,4 @@ def hadamard(size: int) -> torch.Tensor:
     signs = torch.ones(1, 1)
     while len(signs) < size:
         signs = torch.cat((torch.cat((signs, signs), dim=1), torch.cat((signs, -signs), dim=1)))
-    return signs * size**-0.5
+    return signs * float(size**-0.5)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 import torch
 
 from golden.poison import is_poisoned
-from golden.verdict import Comparator, Verdict
+from golden.verdict import Comparator, JointComparator, Verdict
 
-__all__ = ["Judge", "check_tolerance", "describe", "first_true"]
+__all__ = ["Judge", "check_tolerance", "describe", "first_true", "largest_share", "tensor_of"]
 
 SCALE_LIMIT = 0.003
 """How far from 1 the least-squares scale may lie: right kernels have 1.00002, an error of 1 % has 1.0097."""
 
 
-def describe(comparator: Comparator) -> str:
+def describe(comparator: Comparator | JointComparator) -> str:
     """`Close(rtol=0.0078125, atol=0.0001)`: the thresholds that are not a default's."""
     shown = [
         f"{entry.name}={getattr(comparator, entry.name)}"
@@ -120,3 +121,17 @@ def first_true(mask: torch.Tensor) -> tuple[int, ...]:
     # argmax gives the first of equal maxima.
     flat = int(mask.reshape(-1).to(torch.uint8).argmax())
     return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), mask.shape))
+
+
+def largest_share(error: torch.Tensor, limit: torch.Tensor) -> float:
+    """The largest error as a share of its limit; where the limit is 0, an error is past it and none is 0."""
+    shares = torch.where(limit > 0, error / limit, torch.where(error > 0, torch.inf, 0.0))
+    return float(shares.max()) if shares.numel() else 0.0
+
+
+def tensor_of(values: Mapping[str, object], name: str, *, what: str = "inputs") -> torch.Tensor:
+    """`values[name]`, which must be a tensor, or ValueError."""
+    value = values.get(name)
+    if not isinstance(value, torch.Tensor):
+        raise ValueError(f"{what} must hold the tensor {name!r}, got {type(value).__name__}")
+    return value

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from golden.judging import Judge, first_true
+from golden.judging import Judge, first_true, tensor_of
 from golden.verdict import Comparator, Verdict
 
 __all__ = ["MappedRows"]
@@ -39,14 +39,14 @@ class MappedRows:
             return failure
         if expected.ndim < 2:
             raise ValueError(f"{output} must have rows, got shape {tuple(expected.shape)}")
-        before = _tensor(inputs, output)
+        before = tensor_of(inputs, output)
         if before.shape != expected.shape or before.dtype != expected.dtype:
             raise ValueError(
                 f"inputs[{output!r}] must be {tuple(expected.shape)} {expected.dtype}, "
                 f"got {tuple(before.shape)} {before.dtype}"
             )
         width, leading = expected.shape[-1], expected.shape[:-1]
-        slots = self._slots(_tensor(inputs, self.mapping), pool_rows=expected.numel() // width)
+        slots = self._slots(tensor_of(inputs, self.mapping), pool_rows=expected.numel() // width)
         judge.figures["mapped_rows"] = len(slots)
 
         flat = actual.reshape(-1, width)
@@ -87,13 +87,6 @@ class MappedRows:
         if bool((counts > 1).any()):
             raise ValueError(f"{self.mapping} must not hold a row twice, got {taken[counts > 1].tolist()}")
         return slots
-
-
-def _tensor(inputs: Mapping[str, object], name: str) -> torch.Tensor:
-    value = inputs.get(name)
-    if not isinstance(value, torch.Tensor):
-        raise ValueError(f"inputs must hold the tensor {name!r}, got {type(value).__name__}")
-    return value
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:

@@ -15,12 +15,30 @@ from torch import Tensor
 
 
 @triton.jit
+def quantum(largest):
+    """What a row whose values reach `largest` is multiplied by before it is rounded, and the scale that goes back."""
+    q = 127.0 / tl.maximum(largest, 1e-4)
+    return q, 1.0 / q
+
+
+@triton.jit
+def round_codes(x):
+    """fp32 values of -127 to 127 -> the nearest int8 codes, the even one on a tie."""
+    return tl.cast((x + 12582912.0) - 12582912.0, tl.int8, overflow_mode="saturate")
+
+
+@triton.jit
 def quantize_row(x):
     """fp32 [n] -> int8 codes [n] and the fp32 scale that takes them back."""
-    amax = tl.maximum(tl.max(tl.abs(x), 0), 1e-4)
-    q = 127.0 / amax
-    rounded = (x * q + 12582912.0) - 12582912.0
-    return tl.cast(rounded, tl.int8, overflow_mode="saturate"), 1.0 / q
+    q, scale = quantum(tl.max(tl.abs(x), 0))
+    return round_codes(x * q), scale
+
+
+@triton.jit
+def quantize_tile(x):
+    """fp32 [rows, n] -> int8 codes [rows, n] and an fp32 scale a row."""
+    q, scale = quantum(tl.max(tl.abs(x), 1))
+    return round_codes(x * q[:, None]), scale
 
 
 @triton.jit
