@@ -170,7 +170,8 @@ def _syncs(ops: Iterable[Any]) -> dict[str, int]:
 
 def _scalar_loops(ops: Iterable[Any]) -> tuple[ScalarLoop, ...]:
     """Loops that store single elements on chip or move them to or from global memory. Reading one from on-chip memory
-    is left out: that is how a row's index is taken for a transfer of the whole row."""
+    is left out: that is how a row's index is taken for a transfer of the whole row. So is storing one on chip beside
+    vector code: that is what a tile is reduced to."""
     found: dict[str, tuple[Loop, int]] = {}
     for op in ops:
         if op.name == "memref.store":
@@ -180,7 +181,8 @@ def _scalar_loops(ops: Iterable[Any]) -> tuple[ScalarLoop, ...]:
         if not alarming:
             continue
         loop = innermost_loop(op)
-        if loop is not None:
+        stored_on_chip = op.name == "memref.store" and memory_space(op.operands[1].type) == "ub"
+        if loop is not None and not (stored_on_chip and loop.calls):
             place = where(op.location)
             found[place] = (loop, found.get(place, (loop, 0))[1] + 1)
     return tuple(ScalarLoop(place, loop.trips, count) for place, (loop, count) in found.items())

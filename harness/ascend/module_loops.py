@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.ascend.module_ir import constant
+from harness.ascend.module_ir import constant, walk
 
 _STRUCTURED = ("scf.for", "scf.while", "scf.parallel", "affine.for")
 _COMPARISONS = ("arith.cmpi", "llvm.icmp")
 _SUMS = ("arith.addi", "llvm.add")
+_CALL = "func.call"
 
 
 @dataclass(frozen=True)
 class Loop:
-    """The innermost loop around an operation; `trips` is None where its bounds are no constants."""
+    """The innermost loop around an operation; `trips` is None where its bounds are no constants. A loop that `calls`
+    has vector or cube code in each trip: on every chip a function of the compiler's library or one that it made."""
 
     trips: int | None
+    calls: bool = False
 
 
 def innermost_loop(op: Any) -> Loop | None:
@@ -25,11 +28,15 @@ def innermost_loop(op: Any) -> Loop | None:
     while inner is not None and inner.name not in ("func.func", "builtin.module"):
         cycle = _shortest_cycle(inner.block)
         if cycle:
-            return Loop(_branched_trips(cycle))
+            return Loop(_branched_trips(cycle), _calls(cycle))
         inner = getattr(inner.parent, "operation", inner.parent)
         if inner is not None and inner.name in _STRUCTURED:
-            return Loop(_structured_trips(inner))
+            return Loop(_structured_trips(inner), any(op.name == _CALL for op in walk(inner)))
     return None
+
+
+def _calls(blocks: list[Any]) -> bool:
+    return any(op.operation.name == _CALL for block in blocks for op in block.operations)
 
 
 def _structured_trips(op: Any) -> int | None:

@@ -28,6 +28,18 @@ def test_structured_module_by_hand() -> None:
     assert not facts.loads_in_loop
 
 
+def test_an_element_stored_beside_vector_code_is_what_a_tile_was_reduced_to() -> None:
+    call = VECTOR[VECTOR.index('"func.call"(%a, %b)') : VECTOR.index('    "func.return"() : () -> ()\n  }) {hacc.func')]
+    reduced = VECTOR.replace('      "scf.yield"()', f'      {call}      "scf.yield"()')
+    assert read_module(reduced, CHIPS["a2"]).scalar_loops == ()
+    # Where it is global memory that the element goes to, the code beside it makes it no better.
+    to_memory = reduced.replace(
+        '"memref.store"(%x, %b, %i) : (f32, memref<100xf32, #hivm.address_space<ub>>, index)',
+        '"memref.store"(%x, %gm, %i) : (f32, memref<?xf32, #hivm.address_space<gm>>, index)',
+    )
+    assert read_module(to_memory, CHIPS["a2"]).scalar_loops == (ScalarLoop("k.py:7", trips=128, accesses=1),)
+
+
 def test_branched_module_by_hand() -> None:
     facts = read_module(BRANCHED, CHIPS["a5"])
     # 0, 2, .. below 96 are 48 trips; one element of 4 bytes takes 32.
