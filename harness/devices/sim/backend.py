@@ -55,6 +55,8 @@ class SimBackend(BaseBackend):  # type: ignore[misc]
         return {}
 
     def add_stages(self, stages: dict[str, Any], options: NPUOptions) -> None:
+        # Triton asks for the stages when it has found no object.
+        compiler().start()
         stages["ttir"] = lambda source, metadata: make_ttir(source, metadata, options)
         stages["ttadapter"] = to_linalg
         stages["obj"] = self._native

@@ -20,7 +20,7 @@ _SHOWN_LINES = 12
 
 
 class CompilerProcess:
-    """A worker that compiles one kernel at a time. It starts on the first one and again after it died."""
+    """A worker that compiles one kernel at a time. It starts with the first one, and again after it died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,6 +28,11 @@ class CompilerProcess:
         self._owner = 0
         self._errors: IO[bytes] | None = None
         atexit.register(self.close)
+
+    def start(self) -> None:
+        """Start the worker if none runs: it loads its compilers while a kernel is on its way."""
+        with self._lock:
+            self._started()
 
     def compile(self, linalg_ir: str, mode: str = "checked") -> tuple[dict[str, Any], bytes]:
         """(facts of the kernel, native object). Raises UnsupportedError or CompilerError."""

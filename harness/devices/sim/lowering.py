@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from harness.devices.sim.errors import CompilerError
 from harness.devices.sim.modes import Mode
 from harness.devices.sim.passes.atomics import read_before_exchange
 from harness.devices.sim.passes.carried import carry_in_place
-from harness.devices.sim.passes.checks import CHECK_FUNCTION, LEADING_ARGUMENTS, Checker
+from harness.devices.sim.passes.checks import CHECK_FUNCTION, COPY_FUNCTION, LEADING_ARGUMENTS, Checker
 from harness.devices.sim.passes.endless import RUNNING_FUNCTION, stop_when_late
 from harness.devices.sim.passes.legalize import legalize, readable
 from harness.devices.sim.passes.libdevice import expand_libdevice
@@ -31,7 +32,7 @@ from harness.devices.sim.passes.traversal import kernel_function, operations, re
 _GRID_ARGUMENTS = 6
 """The adapter ends a kernel's arguments with the grid's sizes and the program's place in it."""
 
-_CALLED = (CHECK_FUNCTION, EXP_FUNCTION, PRINT_FUNCTION, RUNNING_FUNCTION, SLOT_FUNCTION, TRACE_FUNCTION)
+_CALLED = (CHECK_FUNCTION, COPY_FUNCTION, EXP_FUNCTION, PRINT_FUNCTION, RUNNING_FUNCTION, SLOT_FUNCTION, TRACE_FUNCTION)
 
 _FUSE = (
     "canonicalize,cse,convert-elementwise-to-linalg,linalg-fuse-elementwise-ops,cse,"
@@ -105,11 +106,18 @@ def _declare(module: Any, declarations: list[str]) -> None:
         module.body.append(op)
 
 
+@functools.cache
+def _context() -> Any:
+    """The one context of this process: making one takes as long as all of our own passes do."""
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    return context
+
+
 def lower(linalg_ir: str, mode: Mode = "checked") -> Lowered:
     """Lower one kernel. Raises UnsupportedError (what, and the kernel's line) or CompilerError."""
     sanitize = mode == "sanitize"
-    with ir.Context() as context, ir.Location.unknown():
-        context.allow_unregistered_dialects = True
+    with _context(), ir.Location.unknown():
         try:
             module = ir.Module.parse(readable(linalg_ir))
         except ir.MLIRError as error:

@@ -24,6 +24,8 @@ RECORD_FIELDS = 5
 MAX_RECORDS = 256
 TRACE_FIELDS = 11
 """Site, program, offset, then size and stride of each of four dimensions."""
+COPIED_DIMENSIONS = 4
+"""Dimensions of a tile that `__touchstone_copy_inside` copies."""
 
 
 def counters(arguments: int) -> int:
@@ -34,6 +36,11 @@ def counters(arguments: int) -> int:
 DECLARATIONS = {
     "__touchstone_check": (
         "func.func private @__touchstone_check(!llvm.ptr, i32, i32, index, index, index, index) -> i1"
+    ),
+    "__touchstone_copy_inside": (
+        "func.func private @__touchstone_copy_inside(!llvm.ptr, !llvm.ptr, index, index, index, index, "
+        + ", ".join(["index"] * 3 * COPIED_DIMENSIONS)
+        + ")"
     ),
     "__touchstone_expf": "func.func private @__touchstone_expf(f32) -> f32",
     "__touchstone_print": "func.func private @__touchstone_print(!llvm.ptr, i32, !llvm.ptr)",
@@ -113,6 +120,74 @@ write:
 done:
   ret void
 }}
+
+; Copies what lies inside [0, extent) elements of the source and zeros in place of the rest; elements have %bytes bytes,
+; and each dimension a size, a stride in the source and one in the target.
+define linkonce_odr void @__touchstone_copy_inside(
+    ptr %source, ptr %target, i64 %bytes, i64 %extent, i64 %from, i64 %to, i64 %n0, i64 %s0, i64 %t0,
+    i64 %n1, i64 %s1, i64 %t1, i64 %n2, i64 %s2, i64 %t2, i64 %n3, i64 %s3, i64 %t3) noinline cold optsize nounwind {{
+  %some0 = icmp sgt i64 %n0, 0
+  %some1 = icmp sgt i64 %n1, 0
+  %some2 = icmp sgt i64 %n2, 0
+  %some3 = icmp sgt i64 %n3, 0
+  %some01 = and i1 %some0, %some1
+  %some23 = and i1 %some2, %some3
+  %some = and i1 %some01, %some23
+  %n01 = mul i64 %n0, %n1
+  %rows = mul i64 %n01, %n2
+  br i1 %some, label %row, label %done
+row:
+  %r = phi i64 [ 0, %0 ], [ %r.next, %row.end ]
+  %i2 = urem i64 %r, %n2
+  %r01 = udiv i64 %r, %n2
+  %i1 = urem i64 %r01, %n1
+  %i0 = udiv i64 %r01, %n1
+  %from0 = mul i64 %i0, %s0
+  %from1 = mul i64 %i1, %s1
+  %from2 = mul i64 %i2, %s2
+  %from01 = add i64 %from0, %from1
+  %from012 = add i64 %from01, %from2
+  %from.row = add i64 %from, %from012
+  %to0 = mul i64 %i0, %t0
+  %to1 = mul i64 %i1, %t1
+  %to2 = mul i64 %i2, %t2
+  %to01 = add i64 %to0, %to1
+  %to012 = add i64 %to01, %to2
+  %to.row = add i64 %to, %to012
+  br label %element
+element:
+  %i3 = phi i64 [ 0, %row ], [ %i3.next, %element.end ]
+  %from3 = mul i64 %i3, %s3
+  %place = add i64 %from.row, %from3
+  %to3 = mul i64 %i3, %t3
+  %to.place = add i64 %to.row, %to3
+  %to.byte = mul i64 %to.place, %bytes
+  %to.address = getelementptr i8, ptr %target, i64 %to.byte
+  ; As unsigned numbers, what lies before the argument lies past its end.
+  %inside = icmp ult i64 %place, %extent
+  br i1 %inside, label %copy, label %clear
+copy:
+  %byte = mul i64 %place, %bytes
+  %address = getelementptr i8, ptr %source, i64 %byte
+  call void @llvm.memcpy.p0.p0.i64(ptr %to.address, ptr %address, i64 %bytes, i1 false)
+  br label %element.end
+clear:
+  call void @llvm.memset.p0.i64(ptr %to.address, i8 0, i64 %bytes, i1 false)
+  br label %element.end
+element.end:
+  %i3.next = add i64 %i3, 1
+  %element.more = icmp ult i64 %i3.next, %n3
+  br i1 %element.more, label %element, label %row.end
+row.end:
+  %r.next = add i64 %r, 1
+  %row.more = icmp ult i64 %r.next, %rows
+  br i1 %row.more, label %row, label %done
+done:
+  ret void
+}}
+
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
 define linkonce_odr i1 @__touchstone_running(ptr %context, i32 %site) noinline nounwind {{
   %place = getelementptr i8, ptr %context, i64 {STOP_OFFSET}
@@ -281,7 +356,6 @@ def driver(kernel: str, arguments: Sequence[str], *, poison: tuple[int, int] | N
     return f"""
 declare void @{kernel}({", ".join(declared)})
 declare i32 @omp_get_thread_num()
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
 define void @__grid(ptr %arguments, ptr %counter, i64 %total, i64 %chunk, i64 %reverse, i32 %gx, i32 %gy, i32 %gz,
                     ptr %context) nounwind {{

@@ -52,6 +52,8 @@ def main() -> None:
     # What the compilers print must not mix with the answers: answers keep the pipe, everything else goes to stderr.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    from harness.devices.sim import lowering, objects  # noqa: F401 - before the first kernel arrives
+
     with os.fdopen(0, "rb") as requests:
         while (request := read_frame(requests)) is not None:
             mode, linalg_ir = request.decode().split("\n", 1)

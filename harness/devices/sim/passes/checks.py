@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlir import ir
-from mlir.dialects import arith, func, memref, scf
+from mlir.dialects import arith, func, llvm, memref, scf
 
-from harness.devices.sim.passes.loops import choose, index, nest, zero
+from harness.devices.sim.passes.loops import index, nest, zero
 from harness.devices.sim.passes.sanitize import look_at_stored, trace_access
 from harness.devices.sim.passes.storage import POINTER_CAST, element_bytes
 from harness.devices.sim.passes.supported import ATOMIC_ATTRIBUTE
 from harness.devices.sim.passes.traversal import describe_position, operations, source_position, source_positions, uses
+from harness.devices.sim.runtime import COPIED_DIMENSIONS
 
 CHECK_FUNCTION = "__touchstone_check"
+COPY_FUNCTION = "__touchstone_copy_inside"
 _VIEWS = ("memref.reinterpret_cast", "memref.subview", "memref.cast", "memref.collapse_shape", "memref.expand_shape")
 LEADING_ARGUMENTS = 2
 """The adapter puts a lock and a workspace before the author's arguments."""
@@ -158,27 +160,36 @@ class Checker:
                 scf.YieldOp([])
             if partial:
                 with ir.InsertionPoint(branch.else_block):
-                    self.copy_inside(source, target, extent)
+                    self._copy_inside(source, target, extent)
                     scf.YieldOp([])
         op.move_before(branch.then_block.operations[0])
 
-    def copy_inside(self, source: Any, target: Any, extent: Any) -> None:
-        """Copy the elements that lie inside the argument and put zeros in place of the others."""
-        rank = ir.MemRefType(source.type).rank
-        metadata = list(memref.extract_strided_metadata(source))
-        sizes, strides = metadata[2 : 2 + rank], metadata[2 + rank :]
-        element = ir.MemRefType(source.type).element_type
+    def _copy_inside(self, source: Any, target: Any, extent: Any) -> None:
+        """Copy the elements that lie inside the argument and put zeros in place of the others: out of line, since it
+        never happens in a right kernel."""
+        shaped = ir.MemRefType(source.type)
+        rank, pointer = shaped.rank, ir.Type.parse("!llvm.ptr")
+        i64 = ir.IntegerType.get_signless(64)
+        (_, start, *read), (_, end, *written) = map(memref.extract_strided_metadata, (source, target))
+        addresses = [
+            llvm.inttoptr(pointer, arith.index_cast(i64, memref.extract_aligned_pointer_as_index(view)))
+            for view in (source, target)
+        ]
+        sizes, strides, steps = read[:rank], read[rank:], written[rank:]
+        outer = max(0, rank - COPIED_DIMENSIONS)
 
         def one(place: list[Any]) -> None:
-            position = metadata[1]
-            for number, stride in zip(place, strides, strict=True):
-                position = arith.addi(position, arith.muli(number, stride))
-            # As unsigned numbers, what lies before the argument lies past its end.
-            inside = arith.cmpi(arith.CmpIPredicate.ult, position, extent)
-            value = choose(inside, element, lambda: memref.load(source, place), lambda: zero(element))
-            memref.store(value, target, place)
+            first, last = start, end
+            for number, stride, step in zip(place, strides, steps, strict=False):
+                first = arith.addi(first, arith.muli(number, stride))
+                last = arith.addi(last, arith.muli(number, step))
+            shape = [index(1), index(0), index(0)] * (COPIED_DIMENSIONS - rank + outer)
+            for dimension in zip(sizes[outer:], strides[outer:], steps[outer:], strict=True):
+                shape += dimension
+            size = index(element_bytes(shaped.element_type))
+            func.CallOp([], COPY_FUNCTION, [*addresses, size, extent, first, last, *shape])
 
-        nest(sizes, one)
+        nest(sizes[:outer], one)
 
     def load(self, op: Any) -> None:
         if not self.root(op.operands[0]):

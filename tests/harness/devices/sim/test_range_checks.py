@@ -34,6 +34,45 @@ def test_a_load_past_the_end(sim):
     assert torch.equal(out, x)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.int64])
+def test_what_lies_inside_is_read_in_any_size(sim, dtype):
+    memory = torch.arange(1, 129).to(dtype)
+    out = torch.full((256,), 7, dtype=dtype)
+    faults(sim, unmasked_load, (1,), memory[:100], out, 256, BLOCK=256)
+    assert out.tolist() == [*range(1, 101), *[0] * 156]
+
+
+@triton.jit
+def five_axes(x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr):
+    a, b = tl.arange(0, A), tl.arange(0, B)
+    offsets = (
+        a[:, None, None, None, None] * 1000
+        + a[None, :, None, None, None] * 200
+        + a[None, None, :, None, None] * 40
+        + b[None, None, None, :, None] * 10
+        + b[None, None, None, None, :]
+    )
+    flat = tl.arange(0, A * A * A * B * B)
+    tl.store(out_ptr + flat, tl.reshape(tl.load(x_ptr + offsets), [A * A * A * B * B]))
+
+
+def test_a_tile_of_five_axes_past_the_end(sim):
+    x = torch.arange(1, 2001)
+    offsets = (
+        torch.arange(2)[:, None, None, None, None] * 1000
+        + torch.arange(2)[:, None, None, None] * 200
+        + torch.arange(2)[:, None, None] * 40
+        + torch.arange(4)[:, None] * 10
+        + torch.arange(4)
+    ).flatten()
+    out = torch.zeros(128, dtype=torch.int64)
+    # The last element is at 1000 + 200 + 40 + 30 + 3.
+    (fault,) = faults(sim, five_axes, (1,), x[:1060], out, A=2, B=4)
+    assert "touches elements [0, 1273] of 1060" in fault.text
+    assert torch.equal(out, torch.where(offsets < 1060, offsets + 1, 0))
+    assert out[-16:].tolist() == [0] * 16
+
+
 @triton.jit
 def unmasked_store(out_ptr, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
