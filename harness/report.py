@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from golden.verdict import Verdict
-from harness.case import Case
+from harness.case import Case, RoutedModel
 from harness.devices.base import LaunchRecord
 
 FailureKind = Literal[
@@ -114,7 +114,7 @@ class Report:
             "seq": self.case.seq,
             "starts": list(self.case.starts),
             "ep": self.case.ep,
-            "experts": self.case.experts,
+            "experts": self.case.routed_experts if isinstance(self.case.model, RoutedModel) else None,
             "requests_by_rank": list(self.case.requests_by_rank),
             "seed": self.case.seed,
             "device": self.device,

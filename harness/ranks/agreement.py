@@ -8,7 +8,7 @@ import torch
 
 from golden.verdict import Verdict
 from harness.case import Case
-from harness.fixture import first_difference
+from harness.fixture import first_difference, same_bits
 
 
 def agreement(
@@ -27,6 +27,6 @@ def _judge(name: str, rule: str, expected: torch.Tensor, actual: torch.Tensor, c
     if index is None:
         return Verdict(name, True, rule)
     a, e = actual[index].item(), expected[index].item()
-    rows = int((actual != expected).flatten(1).any(1).sum()) if actual.dim() > 1 else 1
+    rows = sum(not same_bits(mine, theirs) for mine, theirs in zip(actual, expected, strict=True))
     reason = f"{name}{list(index)} is {a} at ep {case.ep}, {e} before ({rows} rows differ)"
     return Verdict(name, False, rule, reason, first_bad=index)

@@ -122,8 +122,12 @@ def launch_that_dies(**t: Any) -> None:
     launch(**t)
 
 
+def asleep(t: dict[str, Any]) -> None:
+    time.sleep(600)
+
+
 def launch_that_hangs(**t: Any) -> None:
-    _on_rank_1(lambda t: time.sleep(600), t)
+    _on_rank_1(asleep, t)
     launch(**t)
 
 
@@ -156,6 +160,6 @@ def launch_that_ends(**t: Any) -> None:
     launch(**t)
 
 
-def wrong(launch: Callable[..., None]) -> Stage:
+def wrong(launch: Callable[..., None], *, name: str = STAGE.name) -> Stage:
     """The stage with another launch."""
-    return replace(STAGE, launch=launch)
+    return replace(STAGE, name=name, launch=launch)
