@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -129,6 +130,12 @@ def asleep(t: dict[str, Any]) -> None:
 def launch_that_hangs(**t: Any) -> None:
     _on_rank_1(asleep, t)
     launch(**t)
+
+
+def launch_that_tells_and_hangs(**t: Any) -> None:
+    """Every rank leaves its process id in the folder TOY_RANKS."""
+    (Path(os.environ["TOY_RANKS"]) / str(os.getpid())).touch()
+    asleep(t)
 
 
 def launch_that_spins(**t: Any) -> None:
