@@ -4,7 +4,7 @@
             for j = cmp_indices[t, k] where 0 <= j < csa_visible[t]
 
 beside the window's rows of sparse_attention_swa, in its formula, one softmax over both. r is the token's request; a
-page of -1 is no page. An index out of that range, wherever it stands, is no row.
+page of -1 is no page. The indices that count come first and differ; one out of that range is no row.
 
 csa_cmp_kv [pages, rows_per_page, head_dim] bf16; csa_cmp_block_table [requests, columns], csa_visible [tokens] and
 cmp_indices [tokens, index_topk] int32; the rest as in sparse_attention_swa, the rotation in the compressed layers'
@@ -30,9 +30,8 @@ from models.deepseek_v4.attention_golden import compressed_rows, request_of, spa
 from models.deepseek_v4.caches import csa_cmp_pool, metadata_specs, step_metadata
 from models.deepseek_v4.fixtures import config_of, token_keys
 from models.deepseek_v4.sparse_attention import COMPARE, check_compressed, check_window, output_specs, window_specs
-from models.kernels.attention import HEAD_TILE, ROW_TILE, attend_rows, attend_window
+from models.kernels.attention import HEAD_TILE, ROW_TILE, attend_rows, gather_rows, window_indices
 from models.kernels.rope import launch_rotate_tail
-from models.kernels.tiles import tile
 
 __all__ = ["STAGE", "golden", "launch", "output_specs", "specs"]
 
@@ -80,11 +79,25 @@ def _chosen_rows(case: Case) -> TensorSpec:
 
 
 @triton.jit
+def chosen_indices(
+    table_ptr, chosen_ptr, start, visible, PAGE_ROWS: tl.constexpr, PAGE_SHIFT: tl.constexpr, TOPK: tl.constexpr,
+    BW: tl.constexpr,
+):  # fmt: skip
+    """Where the rows chosen from the `start`-th on lie in the pool, int32 [BW]; -1 for none."""
+    k = start + tl.arange(0, BW)
+    j = tl.load(chosen_ptr + k, mask=k < TOPK, other=-1)
+    seen = (j >= 0) & (j < visible)
+    j = tl.where(seen, j, 0)
+    page = tl.load(table_ptr + (j >> PAGE_SHIFT))
+    index = page * PAGE_ROWS + (j & (PAGE_ROWS - 1))
+    return tl.where(seen & (page >= 0), index, -1)
+
+
+@triton.jit(do_not_specialize=["seq", "columns"])
 def sparse_attention_csa_kernel(
     q_ptr, cache_ptr, index_ptr, length_ptr, cmp_ptr, table_ptr, visible_ptr, chosen_ptr, sink_ptr, out_ptr,
     softmax_scale, seq, columns, HEADS: tl.constexpr, WIDTH: tl.constexpr, WINDOW: tl.constexpr,
     PAGE_ROWS: tl.constexpr, PAGE_SHIFT: tl.constexpr, TOPK: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
-    BC: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
     head = tl.program_id(1) * BH + tl.arange(0, BH)
@@ -94,24 +107,17 @@ def sparse_attention_csa_kernel(
     total = tl.full([BH], 1.0, tl.float32)  # the sink's own share, exp(sink - m)
     o = tl.zeros([BH, WIDTH], tl.float32)
     window, length = index_ptr + token * WINDOW, tl.load(length_ptr + token)
-    m, total, o = attend_window(q, m, total, o, cache_ptr, window, length, softmax_scale, WIDTH, BW)
-
     visible = tl.load(visible_ptr + token)
     table, chosen = table_ptr + (token // seq) * columns, chosen_ptr + token * TOPK
-    # Where the last index that counts stands: what follows it costs nothing.
-    last = 0
-    for start in range(0, TOPK, BC):
-        k = start + tl.arange(0, BC)
-        j = tl.load(chosen + k)
-        last = tl.maximum(last, tl.max(tl.where((j >= 0) & (j < visible), k + 1, 0), 0))
-    for start in range(0, last, BC):
-        j = tl.load(chosen + start + tl.arange(0, BC))
-        seen = (j >= 0) & (j < visible)
-        j = tl.where(seen, j, 0)
-        page = tl.load(table + (j >> PAGE_SHIFT))
-        seen = seen & (page >= 0)
-        index = page * PAGE_ROWS + (j & (PAGE_ROWS - 1))
-        m, total, o = attend_rows(q, m, total, o, cmp_ptr, index, seen, softmax_scale, WIDTH)
+    before = (length + BW - 1) // BW * BW
+    for start in range(0, before + tl.minimum(visible, TOPK), BW):
+        if start < before:
+            index = window_indices(window, start, length, BW)
+            rows = gather_rows(cache_ptr, index, WIDTH)
+        else:
+            index = chosen_indices(table, chosen, start - before, visible, PAGE_ROWS, PAGE_SHIFT, TOPK, BW)
+            rows = gather_rows(cmp_ptr, index, WIDTH)
+        m, total, o = attend_rows(q, m, total, o, rows, index >= 0, softmax_scale)
     tl.store(out_ptr + q_row, (o / total[:, None]).to(tl.bfloat16))
 
 
@@ -143,12 +149,12 @@ def launch(
     if not tokens:
         return
     requests, columns = csa_cmp_block_table.shape
-    page_rows, window, topk = csa_cmp_kv.shape[1], swa_indices.shape[1], cmp_indices.shape[1]
+    page_rows = csa_cmp_kv.shape[1]
     sparse_attention_csa_kernel[(tokens, heads // HEAD_TILE)](
         q, kv_cache, swa_indices, swa_lens, csa_cmp_kv, csa_cmp_block_table, csa_visible, cmp_indices, attn_sink,
         attn_out, softmax_scale, tokens // requests, columns,
-        HEADS=heads, WIDTH=head_dim, WINDOW=window, PAGE_ROWS=page_rows, PAGE_SHIFT=page_rows.bit_length() - 1,
-        TOPK=topk, BH=HEAD_TILE, BW=tile(window, ROW_TILE), BC=tile(topk, ROW_TILE),
+        HEADS=heads, WIDTH=head_dim, WINDOW=swa_indices.shape[1], PAGE_ROWS=page_rows,
+        PAGE_SHIFT=page_rows.bit_length() - 1, TOPK=cmp_indices.shape[1], BH=HEAD_TILE, BW=ROW_TILE,
     )  # fmt: skip
     launch_rotate_tail(attn_out, position_ids, rope_cos, rope_sin, inverse=True)
 

@@ -27,9 +27,8 @@ from models.deepseek_v4.attention_golden import compressed_rows, request_of, spa
 from models.deepseek_v4.caches import hca_cmp_pool, metadata_specs
 from models.deepseek_v4.fixtures import config_of
 from models.deepseek_v4.sparse_attention import COMPARE, check_compressed, check_window, output_specs, window_specs
-from models.kernels.attention import HEAD_TILE, ROW_TILE, attend_rows, attend_window
+from models.kernels.attention import HEAD_TILE, ROW_TILE, attend_rows, gather_rows, window_indices
 from models.kernels.rope import launch_rotate_tail
-from models.kernels.tiles import tile
 
 __all__ = ["STAGE", "golden", "launch", "output_specs", "specs"]
 
@@ -55,6 +54,15 @@ def specs(case: Case) -> tuple[Spec, ...]:
 
 
 @triton.jit
+def page_indices(table_ptr, start, visible, columns, PAGE_ROWS: tl.constexpr, BW: tl.constexpr):
+    """Where the compressed rows from ordinal `start` on lie in the pool, int32 [BW]; -1 for none."""
+    column = start // PAGE_ROWS + tl.arange(0, BW // PAGE_ROWS)
+    page = tl.load(table_ptr + column, mask=column < columns, other=-1)
+    index = tl.reshape(page[:, None] * PAGE_ROWS + tl.arange(0, PAGE_ROWS)[None, :], [BW])
+    return tl.where(start + tl.arange(0, BW) < visible, index, -1)
+
+
+@triton.jit(do_not_specialize=["seq", "columns"])
 def sparse_attention_hca_kernel(
     q_ptr, cache_ptr, index_ptr, length_ptr, cmp_ptr, table_ptr, visible_ptr, sink_ptr, out_ptr, softmax_scale,
     seq, columns, HEADS: tl.constexpr, WIDTH: tl.constexpr, WINDOW: tl.constexpr, PAGE_ROWS: tl.constexpr,
@@ -68,17 +76,17 @@ def sparse_attention_hca_kernel(
     total = tl.full([BH], 1.0, tl.float32)  # the sink's own share, exp(sink - m)
     o = tl.zeros([BH, WIDTH], tl.float32)
     window, length = index_ptr + token * WINDOW, tl.load(length_ptr + token)
-    m, total, o = attend_window(q, m, total, o, cache_ptr, window, length, softmax_scale, WIDTH, BW)
-
     visible = tl.load(visible_ptr + token)
     table = table_ptr + (token // seq) * columns
-    pages = tl.arange(0, BW // PAGE_ROWS)
-    for start in range(0, visible, BW):
-        column = start // PAGE_ROWS + pages
-        page = tl.load(table + column, mask=column < columns, other=-1)
-        index = tl.reshape(page[:, None] * PAGE_ROWS + tl.arange(0, PAGE_ROWS)[None, :], [BW])
-        seen = (start + tl.arange(0, BW) < visible) & (index >= 0)
-        m, total, o = attend_rows(q, m, total, o, cmp_ptr, index, seen, softmax_scale, WIDTH)
+    before = (length + BW - 1) // BW * BW
+    for start in range(0, before + visible, BW):
+        if start < before:
+            index = window_indices(window, start, length, BW)
+            rows = gather_rows(cache_ptr, index, WIDTH)
+        else:
+            index = page_indices(table, start - before, visible, columns, PAGE_ROWS, BW)
+            rows = gather_rows(cmp_ptr, index, WIDTH)
+        m, total, o = attend_rows(q, m, total, o, rows, index >= 0, softmax_scale)
     tl.store(out_ptr + q_row, (o / total[:, None]).to(tl.bfloat16))
 
 
@@ -106,16 +114,15 @@ def launch(
     check_compressed("hca", hca_cmp_kv, hca_cmp_block_table, hca_visible, q=q)
     tokens, heads, head_dim = q.shape
     requests, columns = hca_cmp_block_table.shape
-    page_rows, window = hca_cmp_kv.shape[1], swa_indices.shape[1]
-    rows = tile(window, ROW_TILE)
-    if page_rows > rows:
-        raise ValueError(f"hca_cmp_kv must have at most {rows} rows a page, got {page_rows}")
+    rows = hca_cmp_kv.shape[1]
+    if rows > ROW_TILE:
+        raise ValueError(f"hca_cmp_kv must have at most {ROW_TILE} rows a page, got {rows}")
     if not tokens:
         return
     sparse_attention_hca_kernel[(tokens, heads // HEAD_TILE)](
         q, kv_cache, swa_indices, swa_lens, hca_cmp_kv, hca_cmp_block_table, hca_visible, attn_sink, attn_out,
         softmax_scale, tokens // requests, columns,
-        HEADS=heads, WIDTH=head_dim, WINDOW=window, PAGE_ROWS=page_rows, BH=HEAD_TILE, BW=rows,
+        HEADS=heads, WIDTH=head_dim, WINDOW=swa_indices.shape[1], PAGE_ROWS=rows, BH=HEAD_TILE, BW=ROW_TILE,
     )  # fmt: skip
     launch_rotate_tail(attn_out, position_ids, rope_cos, rope_sin, inverse=True)
 

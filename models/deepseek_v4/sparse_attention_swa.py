@@ -27,9 +27,8 @@ from harness.stage import Precision, Stage, decode_cases
 from models.deepseek_v4.attention_golden import sparse_attention, window_rows
 from models.deepseek_v4.fixtures import config_of
 from models.deepseek_v4.sparse_attention import COMPARE, check_window, output_specs, window_specs
-from models.kernels.attention import HEAD_TILE, ROW_TILE, attend_window
+from models.kernels.attention import HEAD_TILE, ROW_TILE, attend_rows, gather_rows, window_indices
 from models.kernels.rope import launch_rotate_tail
-from models.kernels.tiles import tile
 
 __all__ = ["STAGE", "golden", "launch", "output_specs", "specs"]
 
@@ -55,7 +54,10 @@ def sparse_attention_kernel(
     total = tl.full([BH], 1.0, tl.float32)  # the sink's own share, exp(sink - m)
     o = tl.zeros([BH, WIDTH], tl.float32)
     window, length = index_ptr + token * WINDOW, tl.load(length_ptr + token)
-    m, total, o = attend_window(q, m, total, o, cache_ptr, window, length, softmax_scale, WIDTH, BW)
+    for start in range(0, length, BW):
+        index = window_indices(window, start, length, BW)
+        rows = gather_rows(cache_ptr, index, WIDTH)
+        m, total, o = attend_rows(q, m, total, o, rows, index >= 0, softmax_scale)
     tl.store(out_ptr + q_row, (o / total[:, None]).to(tl.bfloat16))
 
 
@@ -80,10 +82,9 @@ def launch(
     tokens, heads, head_dim = q.shape
     if not tokens:
         return
-    window = swa_indices.shape[1]
     sparse_attention_kernel[(tokens, heads // HEAD_TILE)](
         q, kv_cache, swa_indices, swa_lens, attn_sink, attn_out, softmax_scale,
-        HEADS=heads, WIDTH=head_dim, WINDOW=window, BH=HEAD_TILE, BW=tile(window, ROW_TILE),
+        HEADS=heads, WIDTH=head_dim, WINDOW=swa_indices.shape[1], BH=HEAD_TILE, BW=ROW_TILE,
     )  # fmt: skip
     launch_rotate_tail(attn_out, position_ids, rope_cos, rope_sin, inverse=True)
 

@@ -1,6 +1,6 @@
 """Online softmax of a tile of heads over gathered cache rows, which are keys and values alike.
 
-m is the running maximum, total the running denominator, o the running weighted sum; a sink starts them at its logit, 1
+m is the running maximum, total the running denominator, o the running weighted sum. A sink starts them at its logit, 1
 and 0, so that it weighs in the denominator alone and a head that sees no row gives 0.
 """
 
@@ -17,33 +17,36 @@ ROW_TILE = 32
 
 
 @triton.jit
-def attend_rows(q, m, total, o, pool_ptr, index, seen, softmax_scale, WIDTH: tl.constexpr):
-    """One step, over the pool's flat rows `index` [BW] int32 where `seen`: m, total [BH] and o [BH, WIDTH] in fp32.
-    The queries q are bf16 [BH, WIDTH].
+def window_indices(index_ptr, start, length, BW: tl.constexpr):
+    """The window's indices from `start` on, int32 [BW]; -1 past its length."""
+    k = start + tl.arange(0, BW)
+    return tl.load(index_ptr + k, mask=k < length, other=-1)
 
-    A masked lane of a gather is read all the same, so its index is clamped; the mask makes the row 0, because a NaN in
-    the row clamped to would survive a probability of 0. int64: a pool may pass 2^31 elements.
+
+@triton.jit
+def gather_rows(pool_ptr, index, WIDTH: tl.constexpr):
+    """The pool's flat rows `index` [BW], bf16 [BW, WIDTH]; row 0 for -1.
+
+    A masked lane of a gather is read all the same, so the index is clamped and `attend_rows` masks. int64: a pool may
+    pass 2^31 elements.
     """
-    row = tl.where(seen, index, 0).to(tl.int64)[:, None] * WIDTH
-    kv = tl.load(pool_ptr + row + tl.arange(0, WIDTH)[None, :], mask=seen[:, None], other=0.0)
-    s = tl.dot(q, tl.trans(kv)) * softmax_scale
+    row = tl.maximum(index, 0).to(tl.int64)[:, None] * WIDTH
+    return tl.load(pool_ptr + row + tl.arange(0, WIDTH)[None, :])
+
+
+@triton.jit
+def attend_rows(q, m, total, o, rows, seen, softmax_scale):
+    """One step over gathered rows, bf16 [BW, WIDTH], where `seen` [BW]: m, total [BH] and o [BH, WIDTH] in fp32.
+
+    An unseen row becomes 0, because a NaN in it would survive a probability of 0. Masking here and not in the load
+    spares a tile: with rows of two pools, an A5 would be full.
+    """
+    rows = tl.where(seen[:, None], rows, 0.0)
+    s = tl.dot(q, tl.trans(rows)) * softmax_scale
     s = tl.where(seen[None, :], s, -1e30)
     m_next = tl.maximum(m, tl.max(s, 1))
     p = tl.exp(s - m_next[:, None])
     shrink = tl.exp(m - m_next)
     total = total * shrink + tl.sum(p, 1)
-    o = o * shrink[:, None] + tl.dot(p.to(tl.bfloat16), kv)
+    o = o * shrink[:, None] + tl.dot(p.to(tl.bfloat16), rows)
     return m_next, total, o
-
-
-@triton.jit
-def attend_window(
-    q, m, total, o, pool_ptr, index_ptr, length, softmax_scale, WIDTH: tl.constexpr, BW: tl.constexpr
-):  # fmt: skip
-    """Every row that the first `length` indices at `index_ptr` name; -1 is no row."""
-    for start in range(0, length, BW):
-        k = start + tl.arange(0, BW)
-        index = tl.load(index_ptr + k)
-        seen = (k < length) & (index >= 0)
-        m, total, o = attend_rows(q, m, total, o, pool_ptr, index, seen, softmax_scale, WIDTH)
-    return m, total, o
