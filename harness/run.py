@@ -241,10 +241,10 @@ class _Run:
 
 
 def _relative_l2(originals: Originals, name: str, exact: torch.Tensor, device: torch.Tensor) -> float:
-    exact, device = exact.double(), device.double()
     if originals.specs[name].written_rows is not None:
         rows = originals.mapped_rows(name)
         exact, device = (pool.reshape(-1, pool.shape[-1])[rows] for pool in (exact, device))
+    exact, device = exact.double(), device.double()
     norm, distance = (float(torch.linalg.vector_norm(side)) for side in (exact, device - exact))
     if norm:
         return distance / norm

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +20,7 @@ from harness.run import run_case
 from models.deepseek_v4 import decode_prepare
 from models.deepseek_v4.config import TINY
 from tests.decode_metadata.oracle import expected_step
+from tests.models.changed_copy import changed_copy
 from tests.models.fixture import case_at
 
 SIM = open_device("sim")
@@ -202,17 +201,5 @@ def examples() -> list[StepInputs]:
 @pytest.mark.parametrize("fault", MUTATIONS)
 def test_a_fault_is_seen(fault: str, examples: list[StepInputs], tmp_path: Path) -> None:
     old, new = MUTATIONS[fault]
-    source = Path(decode_prepare.__file__).read_text()
-    assert source.count(old) == 1
-    path = tmp_path / f"wrong_decode_prepare_{list(MUTATIONS).index(fault)}.py"
-    path.write_text(source.replace(old, new))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    copy = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = copy
-    try:
-        spec.loader.exec_module(copy)
+    with changed_copy(decode_prepare, old, new, tmp_path) as copy:
         assert any(differs(inputs, copy.launch) is not None for inputs in examples)
-    finally:
-        del sys.modules[path.stem]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +23,7 @@ from models.deepseek_v4 import (
     swa_core,
 )
 from models.deepseek_v4.config import TINY
+from tests.models.changed_copy import changed_copy
 from tests.models.fixture import case_at
 
 
@@ -218,34 +216,15 @@ FAULTS = [
 ]
 
 
-@pytest.fixture
-def modules() -> Iterator[None]:
-    """Forget what the test imports."""
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
-
-
 def run_with(module: ModuleType, old: str, new: str, folder: Path) -> Report:
     """Run the module's stage with the launch of a copy whose source differs in this one place."""
-    source = Path(str(module.__file__)).read_text()
-    assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {module.__name__}"
-    path = folder / f"wrong_{module.__name__.rpartition('.')[2]}.py"
-    path.write_text(source.replace(old, new))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    copy = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = copy
-    spec.loader.exec_module(copy)
-    stage = replace(module.STAGE, launch=copy.launch)
     case = case_at(TINY, 8190, 300, 127, 4, 0)
-    return run_case(stage, case, device=open_device("sim"), golden_cache=GoldenCache(folder=None))
+    with changed_copy(module, old, new, folder) as copy:
+        stage = replace(module.STAGE, launch=copy.launch)
+        return run_case(stage, case, device=open_device("sim"), golden_cache=GoldenCache(folder=None))
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
-@pytest.mark.usefixtures("modules")
 def test_a_fault_fails_for_its_reason(fault: Fault, tmp_path: Path) -> None:
     report = run_with(fault.module, fault.old, fault.new, tmp_path)
     assert not report.passed
@@ -256,7 +235,6 @@ def test_a_fault_fails_for_its_reason(fault: Fault, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", sorted({fault.module for fault in FAULTS}, key=str), ids=lambda m: m.STAGE.name)
-@pytest.mark.usefixtures("modules")
 def test_an_unchanged_copy_passes(module: ModuleType, tmp_path: Path) -> None:
     report = run_with(module, "STAGE = Stage(", "STAGE = Stage(", tmp_path)
     assert report.all_failures == ()
