@@ -12,8 +12,8 @@ __all__ = ["dequantize", "int8_matmul", "quantize_rows", "rms_norm", "round_bf16
 INT8_MAX = 127.0
 AMAX_FLOOR = 1e-4
 
-# Output channels converted to fp64 at a time: bounds the copy of a weight to some tens of megabytes.
-_CHANNELS = 2048
+# Output channels converted to fp64 at a time: the copy of so much of a weight stays in the cache.
+_CHANNELS = 128
 
 
 def round_bf16(x: torch.Tensor) -> torch.Tensor:

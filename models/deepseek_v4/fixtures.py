@@ -72,8 +72,8 @@ def int8_activation(case: Case, name: str, width: int) -> tuple[TensorSpec, Tens
     rows = fill.rows(case.seed, name, requests=requests, positions=positions)
     codes, scale = quantize_rows(rows((case.tokens, width), torch.float32))
     return (
-        TensorSpec(name, (case.tokens, width), torch.int8, codes),
-        TensorSpec(f"{name}_scale", (case.tokens, 1), torch.float32, scale),
+        TensorSpec(name, (case.tokens, width), torch.int8, codes, sharding="stacked"),
+        TensorSpec(f"{name}_scale", (case.tokens, 1), torch.float32, scale, sharding="stacked"),
     )
 
 

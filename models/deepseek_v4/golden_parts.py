@@ -40,6 +40,13 @@ def dequantized(w: Tensor, w_scale: Tensor) -> Tensor:
     return w.float() * w_scale[:, None]
 
 
+def dequantized_linear(x: Tensor, w: Tensor, w_scale: Tensor) -> Tensor:
+    """fp32 [tokens, in] and int8 [out, in] to fp32 [tokens, out]; a copy of some channels at a time stays in the
+    cache."""
+    channels = zip(torch.split(w, 128), torch.split(w_scale, 128), strict=True)
+    return torch.cat([x @ dequantized(*part).T for part in channels], dim=-1)
+
+
 def swiglu(gate: Tensor, up: Tensor, *, limit: float) -> Tensor:
     """silu(min(gate, limit)) * clamp(up, -limit, limit): the gate is bounded from above alone."""
     gate = gate.clamp(max=limit)
@@ -65,7 +72,7 @@ def expert(
     """
     if precision == "exact":
         rows = dequantize(x, x_scale)
-        y = swiglu(rows @ dequantized(*w1).T, rows @ dequantized(*w3).T, limit=limit) @ dequantized(*w2).T
+        y = dequantized_linear(swiglu(*(dequantized_linear(rows, *w) for w in (w1, w3)), limit=limit), *w2)
         return y if row_weight is None else y * row_weight
     a = swiglu(int8_linear(x, x_scale, *w1), int8_linear(x, x_scale, *w3), limit=limit)
     codes, scale = quantize_rows(a)

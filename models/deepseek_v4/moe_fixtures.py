@@ -131,10 +131,14 @@ def route_specs(case: Case) -> tuple[TensorSpec, TensorSpec]:
     routing. Raises ValueError for a routing that is not one of `ROUTINGS`."""
     config = config_of(case)
     shape = (case.tokens, config.experts_per_token)
-    ids, weights = _routes(case)
+    # Some routings look at a token's place among all, so they are made for all ranks.
+    first = case.requests.start * case.seq
+    ids, weights = (routes[first : first + case.tokens] for routes in _routes(case.whole))
     return (
-        TensorSpec("expert_ids", shape, torch.int32, ids, low=-1, high=case.routed_experts - 1),
-        TensorSpec("expert_weights", shape, torch.float32, weights, low=0.0),
+        TensorSpec(
+            "expert_ids", shape, torch.int32, ids, low=-1, high=case.routed_experts - 1, sharding="stacked"
+        ),
+        TensorSpec("expert_weights", shape, torch.float32, weights, low=0.0, sharding="stacked"),
     )
 
 
@@ -171,6 +175,11 @@ def token_rows(case: Case, name: str, width: int) -> Fill:
     return fill.rows(case.seed, name, requests=requests, positions=positions)
 
 
-def routed_row_count(case: Case) -> int:
+def routed_rows(case: Case) -> int:
     """Rows that the routes of all the case's tokens take at most, T * experts_per_token."""
     return case.tokens * config_of(case).experts_per_token
+
+
+def received_rows(case: Case) -> int:
+    """Rows that a rank receives at most: every token of every rank routes to as many of its experts as it can."""
+    return case.whole.tokens * min(config_of(case).experts_per_token, len(case.local_experts))

@@ -19,8 +19,8 @@ BY_NAME = {stage.name: stage for stage in STAGES}
 
 
 def arguments(stage: Stage, *, tokens: int | None = None) -> dict[str, Any]:
-    """Empty tensors of TINY's shapes; `tokens` replaces the case's 6 wherever it is a size."""
-    case = case_at(TINY, 5, 900, seq=3)
+    """Empty tensors of TINY's shapes; `tokens` replaces the case's 10 wherever it is a size."""
+    case = case_at(TINY, 5, 900, seq=5)
     given: dict[str, Any] = {}
     for spec in stage.specs(case):
         if isinstance(spec, ScalarSpec):
@@ -32,7 +32,7 @@ def arguments(stage: Stage, *, tokens: int | None = None) -> dict[str, Any]:
 
 
 def tensor_names(stage: Stage) -> list[str]:
-    specs = stage.specs(case_at(TINY, 5, 900, seq=3))
+    specs = stage.specs(case_at(TINY, 5, 900, seq=5))
     return [spec.name for spec in specs if isinstance(spec, TensorSpec) and spec.role != "golden"]
 
 
