@@ -12,7 +12,8 @@ from triton.backends.driver import DriverBase
 from harness.devices.base import LaunchLog, Order
 from harness.devices.sim.backend import BACKEND
 from harness.devices.sim.errors import SimulatorError
-from harness.devices.sim.launcher import GridRunner, LoadedKernel
+from harness.devices.sim.launcher import GridRunner
+from harness.devices.sim.linking import LoadedKernel
 from harness.devices.sim.modes import Mode
 
 

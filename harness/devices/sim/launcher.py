@@ -9,10 +9,8 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -20,7 +18,7 @@ import torch
 from harness.devices.base import LaunchLog, LaunchRecord, Violation
 from harness.devices.sim import runtime
 from harness.devices.sim.faults import describe_faults
-from harness.devices.sim.objects import initialize, target_machine
+from harness.devices.sim.linking import LoadedKernel, openmp_library
 from harness.devices.sim.printing import show_prints
 from harness.devices.sim.races import find_races
 
@@ -31,43 +29,11 @@ _TRACE_ROOM = 2_000_000
 
 
 @functools.cache
-def _openmp_library() -> str:
-    """The OpenMP runtime that torch has loaded: its thread pool is shared, so nothing is oversubscribed."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.split(maxsplit=5)[-1]
-        if "libgomp" in path:
-            return path
-    return "libgomp.so.1"
-
-
-@functools.cache
 def _team_runner() -> Any:
-    parallel = ctypes.CDLL(_openmp_library()).GOMP_parallel
+    parallel = ctypes.CDLL(openmp_library()).GOMP_parallel
     parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     parallel.restype = None
     return parallel
-
-
-@functools.cache
-def _linker() -> Any:
-    initialize()
-    llvm.load_library_permanently(_openmp_library())
-    return llvm.create_lljit_compiler(target_machine())
-
-
-class LoadedKernel:
-    """A kernel's object in this process. Keeps its code alive for as long as it is referred to."""
-
-    _number = 0
-
-    def __init__(self, native: bytes) -> None:
-        LoadedKernel._number += 1
-        builder = llvm.JITLibraryBuilder()
-        builder.add_object_img(native)
-        builder.add_current_process()
-        builder.export_symbol("__grid_team")
-        self.library = builder.link(_linker(), f"kernel{LoadedKernel._number}")
-        self.address = self.library["__grid_team"]
 
 
 class _Contexts:
@@ -192,6 +158,7 @@ class GridRunner:
         threads = 1 if self.facts["serial"] else max(1, min(torch.get_num_threads(), total))
         show: Any = show_prints(self.facts["prints"], grid) if self.facts["prints"] else None
         with _CONTEXTS.running:
+            entry = loaded.entry(self.facts["routines"])
             self._pack(values)
             self._head(threads, ctypes.cast(show, ctypes.c_void_p).value or 0 if show else 0)
             team = self.team
@@ -202,7 +169,7 @@ class GridRunner:
             team.gx, team.gy, team.gz = grid
             team.contexts = _CONTEXTS.address
             with _time_limit(timeout_s) if self.facts["whiles"] else nullcontext():
-                _team_runner()(loaded.address, self.team_address, threads, 0)
+                _team_runner()(entry, self.team_address, threads, 0)
             moved = self._moved(threads) if log is not None else ()
             number = _CONTEXTS.records[0]
             faults = _CONTEXTS.faults() if number else []

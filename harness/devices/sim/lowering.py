@@ -13,6 +13,7 @@ from harness.devices.sim import runtime
 from harness.devices.sim.errors import CompilerError
 from harness.devices.sim.modes import Mode
 from harness.devices.sim.passes.atomics import read_before_exchange
+from harness.devices.sim.passes.batches import split_batches
 from harness.devices.sim.passes.carried import carry_in_place
 from harness.devices.sim.passes.checks import CHECK_FUNCTION, COPY_FUNCTION, LEADING_ARGUMENTS, Checker
 from harness.devices.sim.passes.endless import RUNNING_FUNCTION, stop_when_late
@@ -22,6 +23,7 @@ from harness.devices.sim.passes.library import expand_library
 from harness.devices.sim.passes.machine_types import to_machine_types
 from harness.devices.sim.passes.matmul import fold_transposes, lower_products
 from harness.devices.sim.passes.messages import PRINT_FUNCTION, expand_messages
+from harness.devices.sim.passes.routines import call_copies, call_products, called_routines
 from harness.devices.sim.passes.sanitize import TRACE_FUNCTION
 from harness.devices.sim.passes.scalars import EXP_FUNCTION, fix_scalars
 from harness.devices.sim.passes.storage import SLOT_FUNCTION, STACK_BYTES, place_buffers, resolve_pointers
@@ -56,8 +58,9 @@ class Lowered:
     """A kernel as LLVM IR, and what a launch must know of it.
 
     `arguments` are the author's arguments' MLIR types; `sites` the checked places by number; `unchecked` the places of
-    accesses through pointers of no known argument; `prints` the `device_print`s by number; `context_bytes` the memory a
-    thread needs; `whiles` how many loops may never end; `serial` that programs must run in order on one thread.
+    accesses through pointers of no known argument; `routines` those that it shares with other kernels; `prints` the
+    `device_print`s by number; `context_bytes` the memory a thread needs; `whiles` how many loops may never end;
+    `serial` that programs must run in order on one thread.
     """
 
     mode: Mode
@@ -67,6 +70,7 @@ class Lowered:
     arguments: tuple[str, ...]
     sites: tuple[dict[str, Any], ...]
     unchecked: tuple[str, ...]
+    routines: tuple[str, ...]
     prints: tuple[dict[str, Any], ...]
     context_bytes: int
     whiles: int
@@ -146,10 +150,14 @@ def lower(linalg_ir: str, mode: Mode = "checked") -> Lowered:
         broadcasts_to_generic(module)
         carry_in_place(module)
         _run(module, _FUSE)
+        split_batches(module)
+        call_products(module)
         lower_products(module)
+        call_copies(module)
         _copies_to_linalg(module)
+        routines = called_routines(module)
         _run(module, _LOOPS)
-        to_machine_types(module, kernel)
+        to_machine_types(module)
         first_slot = runtime.COUNTERS_OFFSET + 8 * runtime.counters(len(types) - LEADING_ARGUMENTS)
         first_slot = (first_slot + 127) // 64 * 64
         stack_bytes = 0 if sanitize else STACK_BYTES
@@ -167,6 +175,7 @@ def lower(linalg_ir: str, mode: Mode = "checked") -> Lowered:
         arguments=tuple(types[LEADING_ARGUMENTS:]),
         sites=tuple(asdict(site) for site in checker.sites),
         unchecked=tuple(dict.fromkeys(checker.unknown)),
+        routines=routines,
         prints=tuple(asdict(print_) for print_ in prints),
         context_bytes=context_bytes,
         whiles=whiles,

@@ -17,7 +17,7 @@ from mlir.dialects import math as math_dialect
 from harness.devices.sim.passes.traversal import operations, replace
 
 
-def to_machine_types(module: Any, kernel: Any) -> None:
+def to_machine_types(module: Any) -> None:
     """Retype every value, then mend the operations that look into one."""
     boolean, byte = ir.IntegerType.get_signless(1), ir.IntegerType.get_signless(8)
     half, bf16 = ir.IntegerType.get_signless(16), ir.BF16Type.get()
@@ -45,9 +45,10 @@ def to_machine_types(module: Any, kernel: Any) -> None:
             continue
         for result in op.results:
             result.set_type(retyped(result.type))
-    kernel.attributes["function_type"] = ir.TypeAttr.get(
-        ir.FunctionType.get([argument.type for argument in kernel.arguments], [])
-    )
+    for function in operations(module, "func.func"):
+        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        inputs, results = ([retyped(part) for part in parts] for parts in (type_.inputs, type_.results))
+        function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
     for op in operations(module, "memref.load"):
         if op.results[0].type == boolean and ir.MemRefType(op.operands[0].type).element_type == byte:
             with ir.InsertionPoint(op), op.location:

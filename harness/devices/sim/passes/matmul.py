@@ -40,7 +40,7 @@ def _divisor(size: int, most: int) -> int:
     return most
 
 
-def _right_is_transposed(op: Any) -> bool:
+def right_is_transposed(op: Any) -> bool:
     if "indexing_maps" not in op.attributes:
         return False
     return bool(op.attributes["indexing_maps"] == ir.Attribute.parse(_TRANSPOSED_RIGHT))
@@ -152,7 +152,7 @@ def lower_products(module: Any) -> None:
                 f"{types[0]} and {types[1]} into {types[2]}"
             )
         with ir.InsertionPoint(op), op.location:
-            if _right_is_transposed(op):
+            if right_is_transposed(op):
                 product.right_transposed()
             else:
                 product.right_plain()

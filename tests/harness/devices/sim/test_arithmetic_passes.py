@@ -8,7 +8,7 @@ from harness.devices.sim.errors import UnsupportedError
 from harness.devices.sim.passes.libdevice import expand_libdevice
 from harness.devices.sim.passes.machine_types import to_machine_types
 from harness.devices.sim.passes.structured import reductions_to_generic
-from harness.devices.sim.passes.traversal import kernel_function, operations
+from harness.devices.sim.passes.traversal import operations
 from tests.harness.devices.sim.parsing import parse, verified
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("context")
 @pytest.mark.parametrize("half", ["bf16", "f16"])
 def test_an_fma_of_halves_is_one_of_fp32(half):
     module = parse(f"%r = math.fma %a, %a, %a : {half}", f"%a: {half}")
-    to_machine_types(module, kernel_function(module))
+    to_machine_types(module)
     verified(module)
     (fma,) = operations(module, "math.fma")
     assert str(fma.results[0].type) == "f32"
@@ -26,7 +26,7 @@ def test_an_fma_of_halves_is_one_of_fp32(half):
 @pytest.mark.parametrize(("half", "roundings"), [("f16", 2), ("bf16", 1)])
 def test_fp64_becomes_a_half_by_way_of_the_odd_neighbour_in_fp32(half, roundings):
     module = parse(f"%r = arith.truncf %a : f64 to {half}", "%a: f64")
-    to_machine_types(module, kernel_function(module))
+    to_machine_types(module)
     found = verified(module)
     # To fp32, and from there to fp16; bf16's rounding is integer arithmetic.
     assert found.count("arith.truncf") == roundings

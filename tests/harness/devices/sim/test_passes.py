@@ -111,8 +111,7 @@ def test_machine_types():
         "memref.store %y, %b[%z] : memref<4xbf16>\nmemref.store %f, %m[%z] : memref<4xi1>",
         "%b: memref<4xbf16>",
     )
-    kernel = kernel_function(module)
-    to_machine_types(module, kernel)
+    to_machine_types(module)
     verified(module)
     text = str(module)
     assert "bf16" not in text

@@ -13,7 +13,8 @@ from harness.devices.base import DeviceError
 from harness.devices.registry import open_device
 from harness.devices.sim.backend import compiler
 from harness.devices.sim.device import SimDevice
-from harness.devices.sim.launcher import GridRunner, LoadedKernel
+from harness.devices.sim.launcher import GridRunner
+from harness.devices.sim.linking import LoadedKernel
 
 HERE = Path(__file__).name
 

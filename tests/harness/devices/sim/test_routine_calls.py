@@ -1,0 +1,116 @@
+"""The passes that call shared routines, and those that decide what is left for loops, on a few lines of IR."""
+
+from __future__ import annotations
+
+import pytest
+from mlir import ir
+
+from harness.devices.sim.passes.batches import split_batches
+from harness.devices.sim.passes.machine_types import to_machine_types
+from harness.devices.sim.passes.matmul import lower_products
+from harness.devices.sim.passes.routines import call_copies, call_products, called_routines
+from harness.devices.sim.passes.traversal import operations
+from tests.harness.devices.sim.parsing import names, parse, verified
+
+pytestmark = pytest.mark.usefixtures("context")
+
+TURNED = "indexing_maps = [{}]".format(
+    ", ".join(f"affine_map<(m, n, k) -> ({read})>" for read in ("m, k", "n, k", "m, n"))
+)
+
+
+def product(left: str, right: str, out: str, maps: str = "") -> object:
+    return parse(
+        f"linalg.matmul {maps} ins(%x, %w : memref<{left}>, memref<{right}>) outs(%o : memref<{out}>)",
+        f"%x: memref<{left}>, %w: memref<{right}>, %o: memref<{out}>",
+    )
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "out", "maps", "routine"),
+    [
+        ("16x64xbf16", "64x32xbf16", "16x32xf32", "", "__touchstone_product_bf16_nn"),
+        ("16x64xbf16", "32x64xbf16", "16x32xf32", TURNED, "__touchstone_product_bf16_nt"),
+        ("4x3xf32", "3x8xf32", "4x8xf32", "", "__touchstone_product_f32_nn"),
+        ("5x6xf16, strided<[9, 1]>", "6x9xf16", "5x9xf32", "", "__touchstone_product_f16_nn"),
+        ("16x4xi8", "4x8xi8", "16x8xi32", "", "__touchstone_product_i8_nn"),
+    ],
+)
+def test_a_product_becomes_a_call(left, right, out, maps, routine):
+    module = product(left, right, out, maps)
+    call_products(module)
+    assert verified(module) == ["memref.cast"] * 3 + ["func.call"]
+    assert called_routines(module) == (routine,)
+    assert f"call @{routine}" in str(module)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "out"),
+    [
+        ("3x64xf32", "64x32xf32", "3x32xf32"),  # few rows
+        ("16x64xf32", "64x4xf32", "16x4xf32"),  # few columns
+        ("16x63xbf16", "63x32xbf16", "16x32xf32"),  # a depth that is no whole pair
+        ("16x66xi8", "66x32xi8", "16x32xi32"),  # nor four
+        ("16x64xf32", "64x32xf32, strided<[1, 64]>", "16x32xf32"),  # rows that are not contiguous
+    ],
+)
+def test_other_products_become_loops(left, right, out):
+    module = product(left, right, out)
+    call_products(module)
+    assert len(operations(module, "linalg.matmul")) == 1
+    lower_products(module)
+    assert "scf.for" in verified(module)
+    assert called_routines(module) == ()
+
+
+def test_a_routine_is_declared_once_and_in_machine_types():
+    shapes = "memref<8x8xbf16>", "memref<8x8xf32>"
+    line = f"linalg.matmul ins(%x, %x : {shapes[0]}, {shapes[0]}) outs(%o : {shapes[1]})"
+    module = parse(f"{line}\n{line}", f"%x: {shapes[0]}, %o: {shapes[1]}")
+    call_products(module)
+    to_machine_types(module)
+    assert verified(module).count("func.call") == 2
+    (declared, _) = operations(module, "func.func")
+    assert str(ir.TypeAttr(declared.attributes["function_type"]).value).count("xi16") == 2
+
+
+def copy(source: str, target: str) -> object:
+    return parse(
+        f"memref.copy %x, %y : memref<{source}> to memref<{target}>", f"%x: memref<{source}>, %y: memref<{target}>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "routine"),
+    [
+        ("16x32xbf16, strided<[1, 64], offset: ?>", "16x32xbf16", "bf16"),
+        ("?x?xi8, strided<[1, ?]>", "?x?xi8, strided<[32, 1]>", "i8"),
+        ("16x32xf32, strided<[64, 1]>", "16x32xf32", None),
+        ("16x32xf32, strided<[2, 64]>", "16x32xf32", None),
+        ("1x32xf32, strided<[1, 64]>", "1x32xf32", None),
+        ("16x32xf64, strided<[1, 64]>", "16x32xf64", None),
+        ("2x16x32xf32, strided<[1, 64, 2]>", "2x16x32xf32", None),
+    ],
+)
+def test_copies_that_turn_a_matrix_become_calls(source, target, routine):
+    module = copy(source, target)
+    call_copies(module)
+    verified(module)
+    assert called_routines(module) == ((f"__touchstone_turning_copy_{routine}",) if routine else ())
+    assert ("memref.copy" in names(module)) == (routine is None)
+
+
+def test_a_batch_becomes_one_product_after_another():
+    shapes = "memref<3x16x64xbf16>", "memref<3x64x32xbf16>", "memref<3x16x32xf32>"
+    module = parse(
+        f"linalg.batch_matmul ins(%x, %w : {shapes[0]}, {shapes[1]}) outs(%o : {shapes[2]})",
+        f"%x: {shapes[0]}, %w: {shapes[1]}, %o: {shapes[2]}",
+    )
+    split_batches(module)
+    found = verified(module)
+    assert found.count("memref.subview") == 3
+    assert found.count("linalg.matmul") == 1
+    (loop,) = operations(module, "scf.for")
+    assert str(loop.operands[1].owner.attributes["value"]) == "3 : index"
+    call_products(module)
+    assert called_routines(module) == ("__touchstone_product_bf16_nn",)
