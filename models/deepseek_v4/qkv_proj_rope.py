@@ -9,7 +9,8 @@ x [tokens, hidden] bf16; wq_a [q_lora, hidden], wkv [head_dim, hidden] and the n
 q_lora] int8, wq_b_scale [heads * head_dim] fp32. q [tokens, heads, head_dim] and kv [tokens, head_dim] bf16; the
 by-product qr [tokens, q_lora] int8 and qr_scale [tokens, 1] fp32 serve the indexer. RoPE turns the last rope_dim lanes
 of a head, in interleaved pairs, at the token's own position. All is fp32 between the products; q and kv are rounded to
-bf16 once, at the end. qr and qr_scale have no `exact` value. Source: DeepseekV4Attention in transformers.
+bf16 once, at the end. Where `exact`, qr is the row a itself and has no scale. Source: DeepseekV4Attention in
+transformers.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
     kv = rms_norm(x @ t["wkv"].float().T, t["kv_norm_w"].float(), eps=eps)
     q, kv = rotate_tail(q, cos, sin), rotate_tail(kv, cos, sin)
     if precision == "exact":
-        return {"q": q, "kv": kv}
+        return {"q": q, "kv": kv, "qr": a}
     return {"q": q.bfloat16(), "kv": kv.bfloat16(), "qr": qr, "qr_scale": qr_scale}
 
 

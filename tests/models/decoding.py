@@ -12,7 +12,7 @@ from torch import Tensor
 import decode_metadata
 from decode_metadata import DecodeMetadata
 from golden.poison import poison_
-from golden.specs import ScalarSpec, TensorSpec
+from golden.specs import TensorSpec
 from harness.case import Case
 from harness.devices.registry import open_device
 from harness.fixture import Fixture
