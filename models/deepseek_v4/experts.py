@@ -1,6 +1,7 @@
 """The routed experts on all ranks of a layout: rows go to the rank that has their expert, and come back.
 
-dispatch -> counts, then rows to their experts -> receive -> expert_routed -> give_back -> rows to their tokens -> combine
+dispatch -> counts, then rows to their experts -> receive -> expert_routed -> give_back -> rows to their tokens
+-> combine
 
 Rank r has the experts r * E / R to (r + 1) * E / R - 1 and its own tokens. What it sends is ordered by expert and so by
 rank; what comes back is in that order, so a route's number stays where it is known. Every rank takes part in every

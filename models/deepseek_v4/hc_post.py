@@ -39,7 +39,8 @@ def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
 def output_specs(case: Case, *, role: Role = "out") -> tuple[Spec, ...]:
     """The stage's output; a composed stage may take it as scratch."""
     config = config_of(case)
-    return (TensorSpec("y_hc", (case.tokens, config.hc_lanes, config.hidden), torch.float32, role=role),)
+    shape = (case.tokens, config.hc_lanes, config.hidden)
+    return (TensorSpec("y_hc", shape, torch.float32, role=role, sharding="stacked"),)
 
 
 def specs(case: Case) -> tuple[Spec, ...]:

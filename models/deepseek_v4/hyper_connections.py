@@ -31,7 +31,8 @@ def residual_stream(case: Case) -> TensorSpec:
     config = config_of(case)
     requests, positions = token_keys(case)
     made = fill.rows(case.seed, "x_hc", requests=requests, positions=positions)
-    return TensorSpec("x_hc", (case.tokens, config.hc_lanes, config.hidden), torch.float32, made)
+    shape = (case.tokens, config.hc_lanes, config.hidden)
+    return TensorSpec("x_hc", shape, torch.float32, made, sharding="stacked")
 
 
 def gate_specs(case: Case, prefix: str, *, outputs: int, scales: int) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
