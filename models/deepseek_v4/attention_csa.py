@@ -30,8 +30,8 @@ from models.deepseek_v4.attention import (
     block_golden,
     block_specs,
     launch_block,
-    launch_stage,
 )
+from models.deepseek_v4.composing import launch_stage
 from models.deepseek_v4.fixtures import config_of
 
 

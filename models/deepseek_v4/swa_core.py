@@ -18,7 +18,8 @@ from golden.specs import ScalarSpec, Spec
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
 from models.deepseek_v4 import sparse_attention_swa
-from models.deepseek_v4.attention import X_OUT, core_golden, core_specs, launch_core, launch_stage
+from models.deepseek_v4.attention import X_OUT, core_golden, core_specs, launch_core
+from models.deepseek_v4.composing import launch_stage
 from models.deepseek_v4.fixtures import activation, config_of
 
 
@@ -50,8 +51,8 @@ STAGE = Stage(
     specs=specs,
     golden=golden,
     launch=launch,
-    # One bf16 step is at most 1/128 of the value. x_norm on a tie may round the other way, and move kv by a step times a
-    # weight, 1 / sqrt(hidden): up to 1/1000 of its rms.
+    # One bf16 step is at most 1/128 of the value. x_norm on a tie may round the other way, and move kv by a step times
+    # a weight, 1 / sqrt(hidden): up to 1/1000 of its rms.
     compare={
         "x_out": X_OUT,
         "kv_cache": MappedRows(mapping="ori_slot_mapping", rows=Close(rtol=1 / 128, atol=1e-4, row_rms=1 / 512)),
