@@ -13,7 +13,7 @@ INT8_MAX = 127.0
 AMAX_FLOOR = 1e-4
 
 # Output channels converted to fp64 at a time: the copy of so much of a weight stays in the cache.
-_CHANNELS = 128
+_CHANNELS = 64
 
 
 def round_bf16(x: torch.Tensor) -> torch.Tensor:

@@ -135,9 +135,7 @@ def route_specs(case: Case) -> tuple[TensorSpec, TensorSpec]:
     first = case.requests.start * case.seq
     ids, weights = (routes[first : first + case.tokens] for routes in _routes(case.whole))
     return (
-        TensorSpec(
-            "expert_ids", shape, torch.int32, ids, low=-1, high=case.routed_experts - 1, sharding="stacked"
-        ),
+        TensorSpec("expert_ids", shape, torch.int32, ids, low=-1, high=case.routed_experts - 1, sharding="stacked"),
         TensorSpec("expert_weights", shape, torch.float32, weights, low=0.0, sharding="stacked"),
     )
 

@@ -59,7 +59,7 @@ def test_the_block(router: str) -> None:
         choice["expert_weights"].gather(1, order), expected_weights.gather(1, expected_order), rtol=1e-4, atol=1e-5
     )
     expected = reference(normed[None], *ids)[0]
-    torch.testing.assert_close(moe.experts(t, golden, precision="exact"), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(moe.ffn_golden(t, golden, precision="exact"), expected, rtol=1e-4, atol=1e-5)
     assert len(torch.unique(expected_ids)) == case.routed_experts
 
 
@@ -69,6 +69,6 @@ def test_the_clamps_act() -> None:
     case = case_at(TINY, 5)
     t = weights(case, bias_spec(case))
     clamped, free = (
-        moe.experts({**t, "swiglu_limit": limit}, gate.golden, precision="exact") for limit in (TINY.swiglu_limit, 1e9)
+        moe.ffn_golden({**t, "swiglu_limit": limit}, gate.golden, precision="exact") for limit in (TINY.swiglu_limit, 1e9)
     )
     assert (clamped - free).abs().max() > 0.01
