@@ -17,6 +17,7 @@ from harness.devices.sim.routines.catalog import (
     product_name,
     turning_copy_name,
 )
+from harness.devices.sim.routines.cpu import has_routines
 
 _LEAST_ROWS = 4
 _LEAST_COLUMNS = 8
@@ -25,7 +26,7 @@ _LEAST_COLUMNS = 8
 
 def call_products(module: Any) -> None:
     """Turn each bufferised `linalg.matmul` that a routine computes into its call."""
-    for op in operations(module, "linalg.matmul"):
+    for op in operations(module, "linalg.matmul") if has_routines() else ():
         left, right, out = op.operands
         types = [ir.MemRefType(operand.type) for operand in op.operands]
         elements = [str(type_.element_type) for type_ in types]
@@ -43,12 +44,12 @@ def call_products(module: Any) -> None:
 
 def call_copies(module: Any) -> None:
     """Turn each copy of a matrix with contiguous columns to one with contiguous rows into a call."""
-    for op in operations(module, "memref.copy"):
+    for op in operations(module, "memref.copy") if has_routines() else ():
         source, target = (ir.MemRefType(operand.type) for operand in op.operands)
         element = str(source.element_type)
         if source.rank != 2 or element not in COPIED_BITS or 1 in (*source.shape, *target.shape):
             continue
-        if _strides(source)[0] == 1 and _strides(source)[1] != 1 and _strides(target)[1] == 1:
+        if _strides(source)[0] == 1 and _strides(target)[1] == 1:
             _call(module, op, turning_copy_name(element), op.operands)
 
 

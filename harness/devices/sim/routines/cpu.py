@@ -50,6 +50,11 @@ class Cpu:
     int8_quads: bool = False
 
 
+def has_routines() -> bool:
+    """Whether routines are written for this machine's kind of CPU."""
+    return bool(llvm.get_default_triple().startswith("x86_64"))
+
+
 def cpu_of(machine: Any) -> Cpu:
     """The CPU of an LLVM target machine."""
     assembly = machine.emit_assembly(llvm.parse_assembly(_PROBES))

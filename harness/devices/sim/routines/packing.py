@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.devices.sim.routines.emitter import LONG, POINTER, WORD, Emitter, bytes_of, long, splat, vector, zeros
+from harness.devices.sim.routines.emitter import LONG, POINTER, WORD, Emitter, bytes_of, long, splat, vector
 from harness.devices.sim.routines.formats import Format
 from harness.devices.sim.routines.interleave import transposed
 
@@ -56,7 +56,7 @@ def _alternating(lanes: int, first: int) -> list[int]:
 def pack_right(module: Any, format_: Format, lanes: int, *, rows_are_columns: bool) -> Any:
     """(source, row stride, units, columns, strip): up to `lanes` columns of the right operand, a vector a step.
 
-    With `rows_are_columns` the source is [N, K], else [K, N]. Columns past the last are 0.
+    With `rows_are_columns` the source is [N, K], else [K, N].
     """
     emitter = Emitter(module, "pack_right", [POINTER, LONG, LONG, LONG, POINTER], internal=True)
     source, stride, units, columns, strip = emitter.arguments
@@ -112,7 +112,8 @@ def pack_right(module: Any, format_: Format, lanes: int, *, rows_are_columns: bo
 
 
 class _Ends:
-    """Where an operand ends within a block of it, a copy stands for the block, with zeros past the end."""
+    """Where an operand ends within a block of it, a copy stands for the block. What is past the end is never summed, or
+    summed in columns that are never stored."""
 
     def __init__(self, emitter: Emitter, stride_of: Any, element: Any, rows: int, columns: int) -> None:
         self.emitter, self.stride_of, self.element = emitter, stride_of, element
@@ -139,9 +140,6 @@ class _Ends:
 
     def _fill(self, source: Any, stride: Any, rows: Any, columns: Any) -> None:
         emitter, width = self.emitter, long(self.columns)
-        for row in range(self.rows):
-            place = emitter.at(self.copy, self.element, long(row * self.columns))
-            emitter.store(zeros(vector(self.columns, self.element)), place)
 
         def row_of(row: Any) -> Any:
             start = emitter.at(source, self.stride_of, emitter.builder.mul(row, stride))

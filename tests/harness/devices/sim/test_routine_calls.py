@@ -10,6 +10,7 @@ from harness.devices.sim.passes.machine_types import to_machine_types
 from harness.devices.sim.passes.matmul import lower_products
 from harness.devices.sim.passes.routines import call_copies, call_products, called_routines
 from harness.devices.sim.passes.traversal import operations
+from harness.devices.sim.routines import cpu
 from tests.harness.devices.sim.parsing import names, parse, verified
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -61,6 +62,16 @@ def test_other_products_become_loops(left, right, out):
     lower_products(module)
     assert "scf.for" in verified(module)
     assert called_routines(module) == ()
+
+
+def test_a_cpu_of_another_kind_has_no_routines(monkeypatch):
+    monkeypatch.setattr(cpu.llvm, "get_default_triple", lambda: "aarch64-unknown-linux-gnu")
+    module = product("16x64xf32", "64x32xf32", "16x32xf32")
+    call_products(module)
+    assert called_routines(module) == ()
+    turned = copy("16x32xf32, strided<[1, 64]>", "16x32xf32")
+    call_copies(turned)
+    assert names(turned) == ["memref.copy"]
 
 
 def test_a_routine_is_declared_once_and_in_machine_types():

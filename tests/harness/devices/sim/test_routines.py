@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import mmap
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -54,6 +56,12 @@ class Loaded:
         ctypes.CFUNCTYPE(None, *types)(self.address)(*words)
 
 
+@functools.cache
+def routine_of(name: str) -> Loaded:
+    """One of the catalog, for this CPU."""
+    return Loaded(ROUTINES[name](cpu_of(target_machine())))
+
+
 def operands(element: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """[M, K] and [N, K]; the first row of each int8 is its lowest value."""
     if element != "i8":
@@ -61,6 +69,16 @@ def operands(element: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.
     x, w = (integers(-128, 128, rows, k, seed=rows, dtype=torch.int8) for rows in (m, n))
     x[0], w[0] = -128, -128
     return x, w
+
+
+def at_the_end(x: torch.Tensor) -> torch.Tensor:
+    """A copy that ends where memory ends: touching what follows kills the process."""
+    count = x.numel() * x.element_size()
+    pages = -(-count // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    held = (ctypes.c_char * (pages + mmap.PAGESIZE)).from_buffer(memory)
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(ctypes.addressof(held) + pages), mmap.PAGESIZE, 0) == 0
+    return torch.frombuffer(memory, dtype=x.dtype, count=x.numel(), offset=pages - count).view(x.shape).copy_(x)
 
 
 def check_products(routine: Loaded, element: str, layout: str) -> None:
@@ -73,6 +91,9 @@ def check_products(routine: Loaded, element: str, layout: str) -> None:
         left[:, :k], right[:, : stored.shape[1]] = x, stored
         out = torch.ones(m + 1, n + 7, dtype=torch.int32 if element == "i8" else torch.float32)
         routine(left[:, :k], right[:, : stored.shape[1]], out[:m, :n])
+        last = at_the_end(torch.ones(m, n).to(out.dtype))
+        routine(at_the_end(x), at_the_end(stored), last)
+        assert torch.equal(last, out[:m, :n])
         expected = torch.ones(m + 1, n + 7, dtype=torch.float64)
         expected[:m, :n] += x.double() @ w.double().T
         if element == "i8":
@@ -88,8 +109,7 @@ def check_products(routine: Loaded, element: str, layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("element", TYPES)
 def test_products_on_this_cpu(element, layout):
-    name = product_name(element, layout)
-    check_products(Loaded(ROUTINES[name](cpu_of(target_machine()))), element, layout)
+    check_products(routine_of(product_name(element, layout)), element, layout)
 
 
 @pytest.mark.parametrize(("element", "layout"), [("f32", "nt"), ("bf16", "nn"), ("i8", "nt")])
@@ -129,7 +149,7 @@ def test_products_of_pairs_and_quads_in_wide_vectors(monkeypatch, element, layou
 
 def test_fp16_is_summed_in_fp32():
     x, out = torch.ones(4, 4100, dtype=torch.float16), torch.zeros(4, 4)
-    Loaded(ROUTINES[product_name("f16", "nt")](cpu_of(target_machine())))(x, x, out)
+    routine_of(product_name("f16", "nt"))(x, x, out)
     # fp16 would stop at 2048: 2049 is none.
     assert torch.equal(out, torch.full((4, 4), 4100.0))
 
@@ -137,7 +157,7 @@ def test_fp16_is_summed_in_fp32():
 def test_a_product_by_hand():
     x, w = torch.tensor([[1, -2, 3, -128]] * 2, dtype=torch.int8), torch.tensor([[127, 5, 0, -128]], dtype=torch.int8)
     out = torch.tensor([[7], [0]], dtype=torch.int32)
-    Loaded(ROUTINES[product_name("i8", "nt")](cpu_of(target_machine())))(x, w, out)
+    routine_of(product_name("i8", "nt"))(x, w, out)
     assert out.tolist() == [[16508], [16501]]
 
 
@@ -187,6 +207,10 @@ def test_copies_that_turn(bits, cpu):
         expected = torch.full((rows + 1, columns + 2), 77, dtype=dtype)
         expected[:rows, :columns] = source
         assert torch.equal(target, expected)
+        if rows:
+            last = at_the_end(expected[:rows, :columns])
+            routine(at_the_end(source.T.contiguous()).T, last.zero_())
+            assert torch.equal(last, expected[:rows, :columns])
 
 
 def test_kernels_share_a_routines_object(monkeypatch, tmp_path):
