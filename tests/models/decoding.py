@@ -3,90 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import decode_metadata
-from decode_metadata import DecodeMetadata
 from golden.poison import poison_
 from golden.specs import TensorSpec
 from harness.case import Case
 from harness.devices.registry import open_device
-from harness.fixture import Fixture
 from harness.stage import Precision, Stage
-from models.deepseek_v4.caches import step_metadata
+from models.deepseek_v4.caches import FIELDS, step_metadata
 from tests.models.fixture import golden_inputs
 
 Outputs = dict[str, Tensor]
-METADATA = tuple(field.name for field in fields(DecodeMetadata) if field.name not in ("geometry", "block_tables"))
 
 
 class Decoder:
-    """Pools in which no row is written yet, and steps that write them.
+    """Pools, and steps of `seq` tokens a request that write them.
 
-    `case` is the last step of the sequences: weights, tables and the pools' sizes are its own. A subclass says who
-    computes a step.
+    `caches` is a step to the end of the sequences: weights, tables and the pools' sizes are its own. With `history`
+    the pools hold the rows from before its starts, else none is written yet. A subclass says who computes a step.
     """
 
-    def __init__(self, stage: Stage, case: Case) -> None:
-        self.stage, self.case = stage, case
-        self.inputs = golden_inputs(stage, case)
-        specs = {spec.name: spec for spec in stage.specs(case) if isinstance(spec, TensorSpec)}
-        self.pools = {
-            name: torch.full(spec.shape, torch.nan if spec.dtype.is_floating_point else -128, dtype=spec.dtype)
-            for name, spec in specs.items()
-            if spec.role == "inout"
-        }
-        self.tables = step_metadata(case).step
+    def __init__(self, stage: Stage, caches: Case, *, seq: int, history: bool = False) -> None:
+        self.stage, self.seq = stage, seq
+        self.case = replace(caches, seq=seq, starts=tuple(start + caches.seq - seq for start in caches.starts))
+        self.inputs = golden_inputs(stage, caches)
+        self.tables = step_metadata(caches).step
+        inout = [spec for spec in stage.specs(caches) if isinstance(spec, TensorSpec) and spec.role == "inout"]
+        self.pools = {spec.name: self.inputs.pop(spec.name) for spec in inout}
+        """Each pool as the last step left it."""
+        if not history:
+            for pool in self.pools.values():
+                pool.fill_(torch.nan if pool.dtype.is_floating_point else -128)
 
-    def metadata(self, starts: Sequence[int], *, commit_tokens: int | None = None) -> dict[str, Tensor]:
+    def metadata(self, starts: Sequence[int]) -> dict[str, Tensor]:
         """Those of the stage's arguments that a step from `starts` has of its own."""
         step = decode_metadata.build_step(
             starts,
-            seq=self.case.seq,
+            seq=self.seq,
             block_tables=self.tables.block_tables,
             block_counts=self.tables.block_counts,
-            commit_tokens=commit_tokens,
             geometry=self.tables.geometry,
         )
-        made = {name: getattr(step, name) for name in METADATA} | dict(step.block_tables)
-        return {name: value for name, value in made.items() if name in self.inputs}
+        return {name: getattr(step, name) for name in FIELDS if name in self.inputs}
 
-    def step(self, starts: Sequence[int], *, commit_tokens: int | None = None, **x: Tensor) -> Outputs:
-        """The step's outputs, its pools among them; they are those that the next step finds."""
-        outputs = self.run({**self.metadata(starts, commit_tokens=commit_tokens), **x})
+    def step(self, starts: Sequence[int], x_hc: Tensor) -> Outputs:
+        """The outputs of a step from `starts` with the lanes `x_hc` [batch, seq, lanes, hidden], pools among them."""
+        outputs = self.run({**self.inputs, **self.pools, **self.metadata(starts), "x_hc": x_hc.flatten(0, 1)})
         self.pools = {name: outputs[name] for name in self.pools}
         return outputs
 
-    def run(self, step: Mapping[str, Tensor]) -> Outputs:
+    def run(self, t: Mapping[str, Any]) -> Outputs:
         raise NotImplementedError
 
 
 class GoldenDecoder(Decoder):
-    def __init__(self, stage: Stage, case: Case, *, precision: Precision = "exact") -> None:
-        super().__init__(stage, case)
-        self.precision: Precision = precision
+    precision: Precision = "exact"
 
-    def run(self, step: Mapping[str, Tensor]) -> Outputs:
-        return self.stage.golden({**self.inputs, **self.pools, **step}, precision=self.precision)
+    def run(self, t: Mapping[str, Any]) -> Outputs:
+        return self.stage.golden(t, precision=self.precision)
 
 
 class KernelDecoder(Decoder):
-    def __init__(self, stage: Stage, case: Case) -> None:
-        super().__init__(stage, case)
-        self.fixture = Fixture(stage.specs(case), device=torch.device("cpu"))
+    def run(self, t: Mapping[str, Any]) -> Outputs:
+        return launch(self.stage, self.case, t)
 
-    def run(self, step: Mapping[str, Tensor]) -> Outputs:
-        arguments: Mapping[str, Any] = self.fixture.arguments
-        for name, spec in self.fixture.specs.items():
-            if spec.role in ("out", "scratch"):
-                poison_(arguments[name])
-        for name, value in {**step, **self.pools}.items():
-            arguments[name].copy_(value)
-        with open_device("sim").active() as log:
-            self.stage.launch(**arguments)
-        assert log.violations == []
-        return self.fixture.outputs()
+
+def launch(stage: Stage, case: Case, t: Mapping[str, Any]) -> Outputs:
+    """What the kernels write of inputs and pools `t`, which stay as they are; `case` has the outputs' sizes."""
+    specs = {spec.name: spec for spec in stage.specs(case) if isinstance(spec, TensorSpec)}
+    arguments = {name: value for name, value in t.items() if name not in specs or specs[name].role != "golden"}
+    for name, spec in specs.items():
+        if spec.role in ("out", "scratch"):
+            arguments[name] = poison_(torch.empty(spec.shape, dtype=spec.dtype))
+        elif spec.role == "inout":
+            arguments[name] = t[name].clone()
+    with open_device("sim").active() as log:
+        stage.launch(**arguments)
+    assert log.violations == []
+    return {name: arguments[name] for name, spec in specs.items() if spec.role in ("out", "inout")}

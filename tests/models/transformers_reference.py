@@ -148,8 +148,9 @@ class Block:
             indexer.scorer.register_forward_hook(lambda _, __, scores: self.scores.append(scores[:, 0]))
 
     @torch.no_grad()
-    def decode(self, x_hc: Tensor) -> Tensor:
-        """x_hc and the result fp32 [batch, tokens, lanes, hidden], from position 0 on."""
+    def decode(self, x_hc: Tensor) -> tuple[Tensor, Tensor]:
+        """What attention gives, fp32 [batch, tokens, hidden], and the lanes after it, [batch, tokens, lanes, hidden] as
+        `x_hc` is, from position 0 on."""
         post, comb, collapsed = self.hc(x_hc)
         normed = self.norm(collapsed)
         tokens = x_hc.shape[1]
@@ -164,7 +165,8 @@ class Block:
             # Only where a mask is given is the indexer's choice made a mask too.
             mask = torch.zeros(len(x_hc), 1, 1, min(p + 1, self.config.window))
             outputs.append(self.attention(normed[:, p : p + 1], angles, position, mask, cache=cache)[0])
-        return post[..., None] * torch.cat(outputs, 1)[:, :, None] + comb.transpose(-1, -2) @ x_hc
+        x_out = torch.cat(outputs, 1)
+        return x_out, post[..., None] * x_out[:, :, None] + comb.transpose(-1, -2) @ x_hc
 
 
 def _dequantized(t: Mapping[str, Any], name: str) -> Tensor:
