@@ -41,7 +41,7 @@ def measure_kernel(workload: Workload, *, seconds: float) -> Measured:
         },
     )
     times: dict[str, Timing] = {}
-    with _restored():
+    with restored_driver():
         for rivals in sessions:
             times |= interleaved(rivals, seconds=seconds)
     least = {name: timing.least for name, timing in times.items()}
@@ -61,7 +61,7 @@ def measure_launch(*, seconds: float) -> Measured:
     def launch() -> None:
         kernels.add_one[(1,)](x, y, 16, BLOCK=16)
 
-    with _restored():
+    with restored_driver():
         times = interleaved(
             {
                 "sim": Rival(launch, lambda: _ready(device, threads=1)),
@@ -85,7 +85,7 @@ class _DriverThatLaunchesNothing(SimDriver):
 
 
 @contextmanager
-def _restored() -> Iterator[None]:
+def restored_driver() -> Iterator[None]:
     """Give Triton's driver and torch's threads back."""
     from triton.runtime import driver
 
