@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -70,8 +70,9 @@ def run_layouts(
     orders = device.orders if repeat is None else tuple(itertools.islice(itertools.cycle(device.orders), repeat))
     reports = []
     first: _Run | None = None
+    goldens: Goldens = {}
     for case in cases:
-        run = _Run(stage, case, device, golden_cache or GoldenCache(cache_folder()), ranks)
+        run = _Run(stage, case, device, golden_cache or GoldenCache(cache_folder()), ranks, goldens)
         run.through(orders)
         if first is not None and first.outputs and run.outputs:
             run.verdicts += agreement(first.case, first.outputs, case, run.outputs)
@@ -97,6 +98,10 @@ def reproduce(
     return shlex.join(["touchstone", "run", stage.name, *options])
 
 
+Goldens = dict[tuple[str, Precision], dict[str, torch.Tensor]]
+"""The results of a golden by its inputs' digest: layouts of one case have the same."""
+
+
 class _Stop(Exception):
     """A step failed, and the ones after it cannot mean anything."""
 
@@ -108,6 +113,7 @@ class _Run:
     device: Device
     cache: GoldenCache
     ranks: Ranks
+    goldens: Goldens
     verdicts: list[Verdict] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     quantisation_error: dict[str, float] = field(default_factory=dict)
@@ -121,7 +127,8 @@ class _Run:
             began = time.perf_counter()
             fixture = None
             with self._step("specs", self.stage.name):
-                specs = self.stage.specs(self.case)
+                # The golden knows no layout: it sees what one rank would.
+                specs = self.stage.specs(replace(self.case, ep=1, split=()))
                 if self.case.ep == 1:
                     fixture = Fixture(specs, device=self.device.torch_device)
                 originals = fixture.originals if fixture else Originals(specs)
@@ -202,6 +209,8 @@ class _Run:
         return device
 
     def _golden(self, originals: Originals, precision: Precision, digest: str) -> dict[str, torch.Tensor]:
+        if (digest, precision) in self.goldens:
+            return self.goldens[digest, precision]
         with self._step("golden", precision):
             outputs = self.cache.compute(self.stage.golden, originals.values, precision=precision, digest=digest)
             if not isinstance(outputs, Mapping):
@@ -209,6 +218,7 @@ class _Run:
         self.failures += originals.check_unwritten()
         if self.failures:
             raise _Stop
+        self.goldens[digest, precision] = outputs
         return outputs
 
     def _launch(

@@ -7,20 +7,26 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from harness import cli
+from harness.case import Case
+from harness.devices.base import Order
 from harness.devices.registry import open_device
 from harness.golden_cache import GoldenCache
+from harness.launches import Launched
 from harness.ranks import watch
 from harness.ranks.local import Patience, launch_on_ranks
 from harness.registry import Registered, Registry
-from harness.report import Report
+from harness.report import Failure, Report
 from harness.run import run_case, run_layouts
+from harness.stage import Precision, Stage
 from tests.harness.ranks import toy
 
 NO_CACHE = GoldenCache(folder=None)
@@ -43,6 +49,27 @@ def test_layouts_pass_and_agree(agreed: tuple[Report, ...]) -> None:
         ("y", "Exact()"), ("total", "Exact()"), ("y", "SameBits(ep=1)"), ("total", "SameBits(ep=1)"),
     ]  # fmt: skip
     assert [report.repetitions for report in agreed] == [2, 2, 2]
+
+
+def test_layouts_share_one_golden() -> None:
+    calls = []
+
+    def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, torch.Tensor]:
+        calls.append(precision)
+        return toy.golden(t, precision=precision)
+
+    stage = replace(toy.STAGE, golden=golden)
+    reports = run_layouts(
+        stage, [toy.case(1), toy.case(2)], device=open_device("sim"), golden_cache=NO_CACHE, ranks=no_ranks
+    )
+    assert calls == ["device", "exact"]
+    assert [str(failure) for report in reports for failure in report.all_failures] == [
+        "rank 0: toy_exchange: not started"
+    ]
+
+
+def no_ranks(stage: Stage, case: Case, *, device: str, orders: Sequence[Order]) -> list[Launched]:
+    return [Launched(failures=[Failure("rank", stage.name, "not started", rank=0)])]
 
 
 def test_a_report_has_its_ranks(agreed: tuple[Report, ...]) -> None:
