@@ -11,7 +11,16 @@ from harness.ascend.cache import ContentCache
 from harness.ascend.recording import Recording, launched_kernels, record_stage
 from harness.ascend.survey import traffic_case
 from harness.stage import Stage
-from models.deepseek_v4 import output_proj, qkv_proj_rope, sparse_attention_swa
+from models.deepseek_v4 import (
+    hc_head,
+    hc_post,
+    hc_pre,
+    output_proj,
+    qkv_proj_rope,
+    sparse_attention_csa,
+    sparse_attention_hca,
+    sparse_attention_swa,
+)
 from models.deepseek_v4.config import FLASH, TINY
 
 BF16_BYTES = 2
@@ -42,16 +51,34 @@ def test_matmuls_move_at_most_a_quarter_more_than_they_must(stage: Stage) -> Non
         assert launch.moved_bytes <= 1.25 * least, (launch.kernel, launch.moved_bytes / least)
 
 
+# Compressed rows that the tokens of 8k see or choose in all: the four requests start at 8190, 8191, 8192 and 127.
+HCA_ROWS = 63 + 5 * 64 + 2 * 1
+CSA_ROWS = 6 * FLASH.index_topk + 2 * 32
+
+
 @pytest.mark.slow
-def test_attention_moves_what_its_head_tile_must() -> None:
-    traffic = recorded(sparse_attention_swa.STAGE).traffic
-    tokens, window = 8, FLASH.window
+@pytest.mark.parametrize(
+    ("stage", "compressed_rows"),
+    [(sparse_attention_swa.STAGE, 0), (sparse_attention_hca.STAGE, HCA_ROWS), (sparse_attention_csa.STAGE, CSA_ROWS)],
+    ids=lambda value: value.name if isinstance(value, Stage) else "",
+)
+def test_attention_moves_what_its_head_tile_must(stage: Stage, compressed_rows: int) -> None:
+    traffic = recorded(stage).traffic
+    tokens = 8
     q_bytes = FLASH.heads * FLASH.head_dim * BF16_BYTES
-    kv_bytes = window * FLASH.head_dim * BF16_BYTES
-    assert (q_bytes, kv_bytes) == (65536, 131072)
-    least = tokens * (2 * q_bytes + ceil(FLASH.heads / HEAD_TILE) * kv_bytes)
+    kv_bytes = (tokens * FLASH.window + compressed_rows) * FLASH.head_dim * BF16_BYTES
+    assert q_bytes == 65536
+    least = tokens * 2 * q_bytes + ceil(FLASH.heads / HEAD_TILE) * kv_bytes
     moved = sum(launch.moved_bytes for launch in traffic)
     assert least <= moved <= 1.1 * least, moved / least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [hc_pre.STAGE, hc_post.STAGE, hc_head.STAGE], ids=lambda stage: stage.name)
+def test_hyper_connections_read_their_weight_once(stage: Stage) -> None:
+    for launch in recorded(stage).traffic:
+        least = launch.least_bytes({})
+        assert launch.moved_bytes <= 1.05 * least, (launch.kernel, launch.moved_bytes / least)
 
 
 def test_a_recording_runs_nothing_and_leaves_tritons_hooks() -> None:
