@@ -226,8 +226,8 @@ class _Run:
     ) -> dict[str, torch.Tensor]:
         """The outputs of the whole case; raises _Stop where there are none."""
         if fixture is not None:
-            extra = {"group": None} if self.stage.collective else {}
-            self.launched = [launch_in_turn(self.stage, fixture, device=self.device, orders=orders, extra=extra)]
+            alone = self.stage.alone
+            self.launched = [launch_in_turn(self.stage, fixture, device=self.device, orders=orders, extra=alone)]
         else:
             self.launched = self.ranks(self.stage, self.case, device=self.device.name, orders=orders)
         self.failures += [failure for launched in self.launched for failure in launched.failures]

@@ -74,3 +74,8 @@ class Stage:
             raise ValueError(f"stage name must be an identifier, got {self.name!r}")
         if not self.compare:
             raise ValueError(f"stage {self.name!r} compares nothing")
+
+    @property
+    def alone(self) -> dict[str, None]:
+        """What the launch takes on one rank beside the specs' arguments."""
+        return {"group": None} if self.collective else {}

@@ -71,7 +71,7 @@ def launched_kernels(stage: Stage, case: Case) -> list[Specialisation]:
     """What each of the stage's launches on `case` compiles, in order. Nothing is compiled or run, and no tensor is
     filled but those that a spec gives whole. Raises RecordingError."""
     with _blamed(stage, case), _compiling_nothing() as kernels:
-        stage.launch(**_unfilled(stage, case))
+        stage.launch(**_unfilled(stage, case), **stage.alone)
     return kernels
 
 
@@ -196,7 +196,7 @@ def _measured(stage: Stage, case: Case, launched: Sequence[Specialisation]) -> t
     with _blamed(stage, case):
         fixture = Fixture(stage.specs(case), device=device.torch_device)
         with device.active() as log, _watching_arguments() as tensors:
-            stage.launch(**fixture.arguments)
+            stage.launch(**fixture.arguments, **stage.alone)
         launches: list[LaunchRecord] = log.launches
         if [launch.kernel for launch in launches] != [kernel.kernel for kernel in launched]:
             raise ValueError("two launches of the same case run different kernels")

@@ -18,6 +18,6 @@ def launch_on_sim(stage: Stage, case: Case, **replaced: Tensor) -> dict[str, Ten
         assert isinstance(argument, Tensor)
         argument.copy_(value)
     with open_device("sim").active() as log:
-        stage.launch(**fixture.arguments)
+        stage.launch(**fixture.arguments, **stage.alone)
     assert log.violations == []
     return fixture.outputs()
