@@ -10,12 +10,20 @@ from mlir import ir, passmanager
 from mlir.dialects import llvm as llvm_dialect
 
 from harness.devices.sim import runtime
+from harness.devices.sim.elementary import FUNCTIONS, elementary_functions
 from harness.devices.sim.errors import CompilerError
+from harness.devices.sim.grid import driver
 from harness.devices.sim.modes import Mode
 from harness.devices.sim.passes.atomics import read_before_exchange
 from harness.devices.sim.passes.batches import split_batches
 from harness.devices.sim.passes.carried import carry_in_place
-from harness.devices.sim.passes.checks import CHECK_FUNCTION, COPY_FUNCTION, LEADING_ARGUMENTS, Checker
+from harness.devices.sim.passes.checks import (
+    CHECK_FUNCTION,
+    COPY_FUNCTION,
+    COUNT_FUNCTION,
+    LEADING_ARGUMENTS,
+    Checker,
+)
 from harness.devices.sim.passes.endless import RUNNING_FUNCTION, stop_when_late
 from harness.devices.sim.passes.legalize import legalize, readable
 from harness.devices.sim.passes.libdevice import expand_libdevice
@@ -25,16 +33,26 @@ from harness.devices.sim.passes.matmul import fold_transposes, lower_products
 from harness.devices.sim.passes.messages import PRINT_FUNCTION, expand_messages
 from harness.devices.sim.passes.routines import call_copies, call_products, called_routines
 from harness.devices.sim.passes.sanitize import TRACE_FUNCTION
-from harness.devices.sim.passes.scalars import EXP_FUNCTION, fix_scalars
+from harness.devices.sim.passes.scalars import fix_scalars
 from harness.devices.sim.passes.storage import SLOT_FUNCTION, STACK_BYTES, place_buffers, resolve_pointers
 from harness.devices.sim.passes.structured import broadcasts_to_generic, reductions_to_generic, transposes_to_generic
 from harness.devices.sim.passes.supported import ATOMIC_ATTRIBUTE, drop_declarations, refuse_unsupported
+from harness.devices.sim.passes.tiles import check_tiles
 from harness.devices.sim.passes.traversal import kernel_function, operations, replace
 
 _GRID_ARGUMENTS = 6
 """The adapter ends a kernel's arguments with the grid's sizes and the program's place in it."""
 
-_CALLED = (CHECK_FUNCTION, COPY_FUNCTION, EXP_FUNCTION, PRINT_FUNCTION, RUNNING_FUNCTION, SLOT_FUNCTION, TRACE_FUNCTION)
+_CALLED = (
+    CHECK_FUNCTION,
+    COPY_FUNCTION,
+    COUNT_FUNCTION,
+    PRINT_FUNCTION,
+    RUNNING_FUNCTION,
+    SLOT_FUNCTION,
+    TRACE_FUNCTION,
+    *FUNCTIONS.values(),
+)
 
 _FUSE = (
     "canonicalize,cse,convert-elementwise-to-linalg,linalg-fuse-elementwise-ops,cse,"
@@ -140,6 +158,8 @@ def lower(linalg_ir: str, mode: Mode = "checked") -> Lowered:
         refuse_unsupported(kernel)
         drop_declarations(module)
         read_before_exchange(module)
+        if mode == "checked":
+            check_tiles(kernel, checker)
         if mode != "unchecked":
             checker.guard_accesses()
         whiles = stop_when_late(kernel, checker)
@@ -171,7 +191,7 @@ def lower(linalg_ir: str, mode: Mode = "checked") -> Lowered:
         mode=mode,
         kernel=name,
         llvm_ir=llvm_ir,
-        support=runtime.support_for(guarded) + runtime.driver(name, types, poison=poison),
+        support=runtime.support_for(guarded) + elementary_functions(llvm_ir) + driver(name, types, poison=poison),
         arguments=tuple(types[LEADING_ARGUMENTS:]),
         sites=tuple(asdict(site) for site in checker.sites),
         unchecked=tuple(dict.fromkeys(checker.unknown)),

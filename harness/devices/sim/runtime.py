@@ -1,4 +1,4 @@
-"""The LLVM IR that a kernel is linked with: checks, slots, arithmetic that is always defined, and the grid's driver.
+"""The LLVM IR that a kernel is linked with: checks, slots, and arithmetic that is always defined.
 
 A thread's context is a block of memory: a header, the byte counters (read and written, an argument each), then the
 slots of the kernel's buffers.
@@ -6,7 +6,9 @@ slots of the kernel's buffers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+from harness.devices.sim.elementary import FUNCTIONS
 
 PROGRAM_OFFSET = 0
 """i64: the program that the thread runs now."""
@@ -37,12 +39,13 @@ DECLARATIONS = {
     "__touchstone_check": (
         "func.func private @__touchstone_check(!llvm.ptr, i32, i32, index, index, index, index) -> i1"
     ),
+    "__touchstone_count": "func.func private @__touchstone_count(!llvm.ptr, i32, index)",
     "__touchstone_copy_inside": (
         "func.func private @__touchstone_copy_inside(!llvm.ptr, !llvm.ptr, index, index, index, index, "
         + ", ".join(["index"] * 3 * COPIED_DIMENSIONS)
         + ")"
     ),
-    "__touchstone_expf": "func.func private @__touchstone_expf(f32) -> f32",
+    **{name: f"func.func private @{name}(f32) -> f32" for name in FUNCTIONS.values()},
     "__touchstone_print": "func.func private @__touchstone_print(!llvm.ptr, i32, !llvm.ptr)",
     "__touchstone_running": "func.func private @__touchstone_running(!llvm.ptr, i32) -> i1",
     "__touchstone_trace": (
@@ -71,6 +74,16 @@ define linkonce_odr noalias ptr @__touchstone_slot(ptr %context, i64 %offset)
   ret ptr %address
 }}
 
+define linkonce_odr void @__touchstone_count(ptr %context, i32 %counter, i64 %bytes) alwaysinline nounwind {{
+  %index = sext i32 %counter to i64
+  %counters = getelementptr i8, ptr %context, i64 {COUNTERS_OFFSET}
+  %place = getelementptr i64, ptr %counters, i64 %index
+  %old = load i64, ptr %place
+  %new = add i64 %old, %bytes
+  store i64 %new, ptr %place
+  ret void
+}}
+
 define linkonce_odr i1 @__touchstone_check(ptr %context, i32 %site, i32 %counter, i64 %low, i64 %high, i64 %extent,
                                            i64 %bytes) alwaysinline nounwind {{
   %nothing = icmp sle i64 %bytes, 0
@@ -80,12 +93,7 @@ define linkonce_odr i1 @__touchstone_check(ptr %context, i32 %site, i32 %counter
   %allowed = or i1 %inside, %nothing
   br i1 %allowed, label %count, label %report
 count:
-  %index = sext i32 %counter to i64
-  %counters = getelementptr i8, ptr %context, i64 {COUNTERS_OFFSET}
-  %place = getelementptr i64, ptr %counters, i64 %index
-  %old = load i64, ptr %place
-  %new = add i64 %old, %bytes
-  store i64 %new, ptr %place
+  call void @__touchstone_count(ptr %context, i32 %counter, i64 %bytes)
   br label %done
 report:
   call void @__touchstone_report(ptr %context, i32 %site, i64 %low, i64 %high, i64 %extent)
@@ -233,47 +241,6 @@ define linkonce_odr void @__touchstone_print(ptr %context, i32 %number, ptr %val
   call void %show(i32 %number, ptr %values, i64 %program)
   ret void
 }}
-
-declare float @llvm.roundeven.f32(float)
-declare float @llvm.fma.f32(float, float, float)
-
-; exp as 2^n * p(r), r = x - n ln2 in [-ln2/2, ln2/2], p the degree-7 Taylor polynomial of exp (its remainder there is
-; below a tenth of an ulp). 2^n goes in as two factors so that overflow and gradual underflow come out right.
-define linkonce_odr float @__touchstone_expf(float %x) alwaysinline nounwind memory(none) {{
-  %big = fcmp ogt float %x, 1.040000e+02
-  %small = fcmp olt float %x, -1.200000e+02
-  %x1 = select i1 %big, float 1.040000e+02, float %x
-  %x2 = select i1 %small, float -1.200000e+02, float %x1
-  %nan = fcmp uno float %x, %x
-  %x3 = select i1 %nan, float 0.000000e+00, float %x2
-  %t = fmul float %x3, 0x3FF7154760000000
-  %n = call float @llvm.roundeven.f32(float %t)
-  %minus = fneg float %n
-  ; ln2 = 0.693359375 - 2.12194440e-4
-  %r0 = call float @llvm.fma.f32(float %minus, float 0x3FE6300000000000, float %x3)
-  %r = call float @llvm.fma.f32(float %minus, float 0xBF2BD01060000000, float %r0)
-  %p0 = call float @llvm.fma.f32(float %r, float 0x3F2A01A020000000, float 0x3F56C16C20000000)
-  %p1 = call float @llvm.fma.f32(float %p0, float %r, float 0x3F81111120000000)
-  %p2 = call float @llvm.fma.f32(float %p1, float %r, float 0x3FA5555560000000)
-  %p3 = call float @llvm.fma.f32(float %p2, float %r, float 0x3FC5555560000000)
-  %p4 = call float @llvm.fma.f32(float %p3, float %r, float 5.000000e-01)
-  %square = fmul float %r, %r
-  %p5 = call float @llvm.fma.f32(float %p4, float %square, float %r)
-  %p = fadd float %p5, 1.000000e+00
-  %ni = fptosi float %n to i32
-  %half = ashr i32 %ni, 1
-  %rest = sub i32 %ni, %half
-  %half.biased = add i32 %half, 127
-  %rest.biased = add i32 %rest, 127
-  %half.bits = shl i32 %half.biased, 23
-  %rest.bits = shl i32 %rest.biased, 23
-  %half.factor = bitcast i32 %half.bits to float
-  %rest.factor = bitcast i32 %rest.bits to float
-  %q0 = fmul float %p, %half.factor
-  %q = fmul float %q0, %rest.factor
-  %result = select i1 %nan, float %x, float %q
-  ret float %result
-}}
 """
 
 
@@ -309,126 +276,6 @@ def guarded(operation: str, type_: str) -> str:
   %r = select i1 %within, {type_} %shifted, {type_} {past}
 """
     return f"{head}{body}  ret {type_} %r\n}}\n"
-
-
-_SCALARS = {"f32": "float", "f64": "double", "f16": "half", "bf16": "bfloat"}
-
-
-def driver(kernel: str, arguments: Sequence[str], *, poison: tuple[int, int] | None = None) -> str:
-    """LLVM IR that runs `kernel` over a grid.
-
-    `arguments` are the kernel's MLIR types from the lock and the workspace to the last of the author's. `poison` is the
-    part of a context (offset, bytes) to fill with ones before each program. `__grid` takes chunks of programs off a
-    shared counter until none is left or the launch is out of time; `__grid_team` is the same for a thread of a team.
-    """
-    fill = ""
-    if poison is not None:
-        fill = (
-            f"  %poisoned = getelementptr i8, ptr %context, i64 {poison[0]}\n"
-            f"  call void @llvm.memset.p0.i64(ptr %poisoned, i8 -1, i64 {poison[1]}, i1 false)\n"
-        )
-    loads: list[str] = []
-    passed: list[str] = []
-    declared: list[str] = []
-    word = 0
-    for number, type_ in enumerate(arguments):
-        if type_.startswith("memref"):
-            declared += ["ptr", "ptr", "i64", "i64", "i64"]
-            if number < 2:
-                passed += ["ptr null", "ptr null", "i64 0", "i64 0", "i64 1"]
-                continue
-            loads.append(f"  %place{word} = getelementptr i64, ptr %arguments, i64 {word}")
-            loads.append(f"  %pointer{word} = load ptr, ptr %place{word}")
-            loads.append(f"  %place{word + 1} = getelementptr i64, ptr %arguments, i64 {word + 1}")
-            loads.append(f"  %extent{word} = load i64, ptr %place{word + 1}")
-            passed += [f"ptr %pointer{word}", f"ptr %pointer{word}", "i64 0", f"i64 %extent{word}", "i64 1"]
-            word += 2
-        else:
-            llvm_type = _SCALARS.get(type_, type_)
-            loads.append(f"  %place{word} = getelementptr i64, ptr %arguments, i64 {word}")
-            loads.append(f"  %scalar{word} = load {llvm_type}, ptr %place{word}")
-            passed.append(f"{llvm_type} %scalar{word}")
-            declared.append(llvm_type)
-            word += 1
-    passed += [f"i32 %{name}" for name in ("gx", "gy", "gz", "x", "y", "z")] + ["ptr %context"]
-    declared += ["i32"] * 6 + ["ptr"]
-    newline = "\n"
-    return f"""
-declare void @{kernel}({", ".join(declared)})
-declare i32 @omp_get_thread_num()
-
-define void @__grid(ptr %arguments, ptr %counter, i64 %total, i64 %chunk, i64 %reverse, i32 %gx, i32 %gy, i32 %gz,
-                    ptr %context) nounwind {{
-entry:
-{newline.join(loads)}
-  %backwards = icmp ne i64 %reverse, 0
-  %last = sub i64 %total, 1
-  %stop.place = getelementptr i8, ptr %context, i64 {STOP_OFFSET}
-  %stop.flag = load ptr, ptr %stop.place
-  br label %take
-take:
-  %begin = atomicrmw add ptr %counter, i64 %chunk monotonic
-  %end.open = add i64 %begin, %chunk
-  %short = icmp ult i64 %end.open, %total
-  %end = select i1 %short, i64 %end.open, i64 %total
-  %some = icmp ult i64 %begin, %total
-  br i1 %some, label %loop, label %done
-loop:
-  %step = phi i64 [ %begin, %take ], [ %next, %again ]
-  %mirrored = sub i64 %last, %step
-  %program = select i1 %backwards, i64 %mirrored, i64 %step
-  %gx64 = zext i32 %gx to i64
-  %gy64 = zext i32 %gy to i64
-  %x64 = urem i64 %program, %gx64
-  %row = udiv i64 %program, %gx64
-  %y64 = urem i64 %row, %gy64
-  %z64 = udiv i64 %row, %gy64
-  %x = trunc i64 %x64 to i32
-  %y = trunc i64 %y64 to i32
-  %z = trunc i64 %z64 to i32
-  store i64 %program, ptr %context
-{fill}  call void @{kernel}({", ".join(passed)})
-  %next = add i64 %step, 1
-  %stop = load volatile i64, ptr %stop.flag
-  %running = icmp eq i64 %stop, 0
-  %more = icmp ult i64 %next, %end
-  br i1 %running, label %again, label %done
-again:
-  br i1 %more, label %loop, label %take
-done:
-  ret void
-}}
-
-; team: arguments, counter, total, chunk, reverse, gx | gy << 32, gz, first context, bytes between contexts
-define void @__grid_team(ptr %team) nounwind {{
-  %arguments = load ptr, ptr %team
-  %p1 = getelementptr i64, ptr %team, i64 1
-  %counter = load ptr, ptr %p1
-  %p2 = getelementptr i64, ptr %team, i64 2
-  %total = load i64, ptr %p2
-  %p3 = getelementptr i64, ptr %team, i64 3
-  %chunk = load i64, ptr %p3
-  %p4 = getelementptr i64, ptr %team, i64 4
-  %reverse = load i64, ptr %p4
-  %p5 = getelementptr i64, ptr %team, i64 5
-  %gx = load i32, ptr %p5
-  %p5b = getelementptr i32, ptr %p5, i64 1
-  %gy = load i32, ptr %p5b
-  %p6 = getelementptr i64, ptr %team, i64 6
-  %gz = load i32, ptr %p6
-  %p7 = getelementptr i64, ptr %team, i64 7
-  %first = load ptr, ptr %p7
-  %p8 = getelementptr i64, ptr %team, i64 8
-  %stride = load i64, ptr %p8
-  %thread = call i32 @omp_get_thread_num()
-  %thread64 = zext i32 %thread to i64
-  %offset = mul i64 %thread64, %stride
-  %context = getelementptr i8, ptr %first, i64 %offset
-  call void @__grid(ptr %arguments, ptr %counter, i64 %total, i64 %chunk, i64 %reverse, i32 %gx, i32 %gy, i32 %gz,
-                    ptr %context)
-  ret void
-}}
-"""
 
 
 def support_for(guarded_operations: Iterable[tuple[str, str]]) -> str:

@@ -86,7 +86,7 @@ def _start(loop: Any, first: int) -> None:
     with ir.InsertionPoint(loop), loop.location:
         for number in range(first, len(loop.operands)):
             value = loop.operands[number]
-            if _is_tensor(value) and _is_shared(value) and not _is_taken_over(value):
+            if _is_tensor(value) and _is_shared(value) and not _is_taken_over(value) and not _is_handed_on(value):
                 loop.operands[number] = _copy(value)
 
 
@@ -111,6 +111,15 @@ def _is_taken_over(value: Any) -> bool:
     if not isinstance(value.owner, ir.Block) or len(taken) != 1 or taken[0][0].name != "scf.for":
         return False
     inner = taken[0][0]
+    alone = len(value.owner.arguments) == 2
+    while len(inner.results) == 1 and _is_handed_on(inner.results[0]):
+        inner = uses(inner.results[0])[0][0]
     returned = uses(inner.results[0])
-    alone = len(value.owner.arguments) == 2 and len(inner.results) == 1
-    return alone and len(returned) == 1 and returned[0][0].name == "scf.yield"
+    return alone and len(inner.results) == 1 and len(returned) == 1 and returned[0][0].name == "scf.yield"
+
+
+def _is_handed_on(value: Any) -> bool:
+    """Whether `value` is what one `for` leaves to another that starts from it, and to nothing else."""
+    taken = uses(value)
+    one_loop = not isinstance(value.owner, ir.Block) and value.owner.name == "scf.for"
+    return one_loop and len(taken) == 1 and taken[0][0].name == "scf.for"

@@ -22,6 +22,9 @@ from harness.devices.sim.runtime import COPIED_DIMENSIONS
 
 CHECK_FUNCTION = "__touchstone_check"
 COPY_FUNCTION = "__touchstone_copy_inside"
+COUNT_FUNCTION = "__touchstone_count"
+CHECKED_ATTRIBUTE = "touchstone.checked"
+"""On an access that needs no check of its own."""
 _VIEWS = ("memref.reinterpret_cast", "memref.subview", "memref.cast", "memref.collapse_shape", "memref.expand_shape")
 LEADING_ARGUMENTS = 2
 """The adapter puts a lock and a workspace before the author's arguments."""
@@ -108,11 +111,16 @@ class Checker:
 
     def _check(self, site: Site, counter: int, low: Any, high: Any, extent: Any, size: Any) -> Any:
         """A check of [low, high] against [0, extent) that counts `size` bytes; whether it held."""
-        i32 = ir.IntegerType.get_signless(32)
-        numbers = [arith.constant(i32, ir.IntegerAttr.get(i32, value)) for value in (len(self.sites), counter)]
+        numbers = [_i32(len(self.sites)), _i32(counter)]
         self.sites.append(site)
         arguments = [self.context, *numbers, low, high, extent, size]
         return func.CallOp([ir.IntegerType.get_signless(1)], CHECK_FUNCTION, arguments).results[0]
+
+    def count(self, view: Any, op: Any, elements: Any) -> None:
+        """Count that `op` moves so many elements, which are known to lie inside the argument that `view` is of."""
+        _, number = self.root(view)  # type: ignore[misc]
+        size = arith.muli(elements, index(element_bytes(ir.MemRefType(view.type).element_type)))
+        func.CallOp([], COUNT_FUNCTION, [self.context, _i32(2 * number + (op.name != "memref.load")), size])
 
     def tile_index(self, op: Any, number: Any, extent: Any) -> Any:
         """Whether an index lies inside a tile; recorded where it does not."""
@@ -221,7 +229,9 @@ class Checker:
         """Put every access to an argument under a check."""
         for op in operations(self.kernel):
             name = op.name
-            if name == "memref.copy":
+            if CHECKED_ATTRIBUTE in op.attributes:
+                del op.attributes[CHECKED_ATTRIBUTE]
+            elif name == "memref.copy":
                 self.copy(op)
             elif name == "memref.load":
                 self.load(op)
@@ -232,6 +242,11 @@ class Checker:
             elif name.startswith("linalg.") and not op.results and op.operands:
                 kind = "atomic" if ATOMIC_ATTRIBUTE in op.attributes else "store"
                 self.store(op, op.operands[len(op.operands) - 1], [], kind)
+
+
+def _i32(value: int) -> Any:
+    type_ = ir.IntegerType.get_signless(32)
+    return arith.constant(type_, ir.IntegerAttr.get(type_, value))
 
 
 def _position(op: Any) -> tuple[str, int, int]:

@@ -1,4 +1,4 @@
-"""Scalar operations whose meaning must be fixed: division, shifts, float to integer, maxima, exponentials."""
+"""Scalar operations whose meaning must be fixed: division, shifts, float to integer, maxima, elementary functions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from mlir import ir
 from mlir.dialects import func
 from mlir.dialects import llvm as llvm_dialect
 
+from harness.devices.sim.elementary import FUNCTIONS
 from harness.devices.sim.passes.traversal import constant_value, operations, replace
 
-EXP_FUNCTION = "__touchstone_expf"
 _GUARDED = {
     "arith.divsi": "sdiv",
     "arith.divui": "udiv",
@@ -50,7 +50,7 @@ def fix_scalars(module: Any) -> set[tuple[str, str]]:
     used: set[tuple[str, str]] = set()
     for op in operations(module):
         name = op.name
-        if name not in _GUARDED and name not in _INTRINSICS and name != "math.exp":
+        if name not in _GUARDED and name not in _INTRINSICS and name not in FUNCTIONS:
             continue
         type_ = op.results[0].type
         operands = list(op.operands)
@@ -61,9 +61,9 @@ def fix_scalars(module: Any) -> set[tuple[str, str]]:
                 used.add((_GUARDED[name], str(type_)))
                 callee = f"__touchstone_{_GUARDED[name]}_{type_}"
                 replace(op, func.CallOp([type_], callee, operands).results[0])
-            elif name == "math.exp":
+            elif name in FUNCTIONS:
                 if str(type_) == "f32":
-                    replace(op, func.CallOp([type_], EXP_FUNCTION, operands).results[0])
+                    replace(op, func.CallOp([type_], FUNCTIONS[name], operands).results[0])
             elif name.startswith("arith.fpto"):
                 bits = ir.IntegerType(type_).width
                 source = str(operands[0].type)
