@@ -18,7 +18,7 @@ import torch
 from harness.devices.base import LaunchLog, LaunchRecord, Violation
 from harness.devices.sim import runtime
 from harness.devices.sim.faults import describe_faults
-from harness.devices.sim.linking import LoadedKernel, openmp_library
+from harness.devices.sim.linking import LoadedKernel, openmp
 from harness.devices.sim.printing import show_prints
 from harness.devices.sim.races import find_races
 
@@ -30,7 +30,7 @@ _TRACE_ROOM = 2_000_000
 
 @functools.cache
 def _team_runner() -> Any:
-    parallel = ctypes.CDLL(openmp_library()).GOMP_parallel
+    parallel = openmp().GOMP_parallel
     parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     parallel.restype = None
     return parallel

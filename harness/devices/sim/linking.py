@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
+import torch
 from triton.runtime.cache import get_cache_manager
 
 from harness.devices.sim.keys import version_key
-from harness.devices.sim.objects import initialize, target_machine
+from harness.devices.sim.objects import target_machine
 
 _ENTRY = "__grid_team"
 
 
 @functools.cache
-def openmp_library() -> str:
-    """The OpenMP runtime that torch has loaded: its thread pool is shared, so nothing is oversubscribed."""
-    found = re.search(r"/.*libgomp.*", Path("/proc/self/maps").read_text())
-    return found.group() if found else "libgomp.so.1"
+def openmp() -> ctypes.CDLL:
+    """Where the functions of OpenMP are: torch's own library, and so the runtime that it is linked with, whose pool of
+    threads is shared. Nothing is oversubscribed."""
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 
 
 @functools.cache
 def _linker() -> Any:
-    initialize()
-    llvm.load_library_permanently(openmp_library())
     return llvm.create_lljit_compiler(target_machine())
 
 
@@ -49,6 +48,8 @@ class LoadedKernel:
             builder = llvm.JITLibraryBuilder()
             builder.add_object_img(self._native)
             builder.add_current_process()
+            thread = ctypes.cast(openmp().omp_get_thread_num, ctypes.c_void_p).value
+            builder.import_symbol("omp_get_thread_num", thread)
             for name in routines:
                 builder.import_symbol(name, _routine(name)[name])
             builder.export_symbol(_ENTRY)
