@@ -121,7 +121,7 @@ def hash_specs(case: Case) -> tuple[Spec, ...]:
         return rows.add_(experts - span)
 
     return (
-        TensorSpec("input_ids", (case.tokens,), torch.int64, token_ids(case)),
+        TensorSpec("input_ids", (case.tokens,), torch.int64, token_ids(case), sharding="stacked"),
         TensorSpec("tid2eid", (config.vocab, most), torch.int32, table, low=0, high=experts - 1),
     )
 
