@@ -48,7 +48,7 @@ from models.deepseek_v4.golden_parts import dequantized, int8_linear, rotate_tai
 from models.kernels.heads import project_head, row_angles
 from models.kernels.matmul import launch_project
 from models.kernels.quantize import quantize_tile
-from models.kernels.rope import rotate
+from models.kernels.rope import join_lanes, rotate
 from models.kernels.tiles import TOKEN_TILE, tile
 from models.kernels.topk import launch_select
 
@@ -129,11 +129,12 @@ def weight_specs(case: Case) -> tuple[Spec, ...]:
 
 
 def scratch_specs(case: Case) -> tuple[Spec, ...]:
-    """What the stage's launches hand on: the queries' codes and scales, and the heads' weights before their factor."""
+    """What the stage's launches hand on: queries, their codes and scales, the heads' weights before their factor."""
     config = config_of(case)
     heads = (case.tokens, config.index_heads)
     return (
-        TensorSpec("idx_q", (*heads, config.index_head_dim), torch.int8, role="scratch"),
+        TensorSpec("idx_q", (*heads, config.index_head_dim), torch.bfloat16, role="scratch"),
+        TensorSpec("idx_q_codes", (*heads, config.index_head_dim), torch.int8, role="scratch"),
         TensorSpec("idx_q_scale", heads, torch.float32, role="scratch"),
         TensorSpec("idx_w", heads, torch.float32, role="scratch"),
     )
@@ -167,32 +168,36 @@ def specs(case: Case) -> tuple[Spec, ...]:
 
 @triton.jit
 def index_query_kernel(
-    qr_ptr, qr_scale_ptr, w_ptr, w_scale_ptr, position_ptr, cos_ptr, sin_ptr, hadamard_ptr, codes_ptr, scale_ptr,
-    tokens, HEADS: tl.constexpr, WIDTH: tl.constexpr, NOPE: tl.constexpr, HALF: tl.constexpr, K: tl.constexpr,
+    qr_ptr, qr_scale_ptr, w_ptr, w_scale_ptr, position_ptr, cos_ptr, sin_ptr, q_ptr, tokens,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, NOPE: tl.constexpr, HALF: tl.constexpr, K: tl.constexpr,
     BM: tl.constexpr, BNOPE: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One head of 16 tokens. Its lanes meet the matrix in three parts, the even and the odd rotated ones by their own
-    rows, so that they are never joined."""
+    """One head of 16 tokens."""
     head = tl.program_id(0)
     row = tl.program_id(1) * BM + tl.arange(0, BM)
+    active = (row < tokens)[:, None]
+    lane = tl.arange(0, BNOPE)[None, :]
     nope, even, odd = project_head(
         qr_ptr, qr_scale_ptr, w_ptr + head * (WIDTH * K), w_scale_ptr + head * WIDTH, row, tokens,
         WIDTH, NOPE, HALF, K, BM, BNOPE, BK,
     )  # fmt: skip
     cos, sin = row_angles(position_ptr, cos_ptr, sin_ptr, row, tokens, HALF)
     even, odd = rotate(even, odd, cos, sin, False)
+    q_head = q_ptr + (row[:, None] * HEADS + head) * WIDTH
+    tl.store(q_head + lane, nope.to(tl.bfloat16), mask=active & (lane < NOPE))
+    tl.store(q_head + NOPE + tl.arange(0, 2 * HALF)[None, :], join_lanes(even, odd, BM, HALF), mask=active)
 
-    column = tl.arange(0, WIDTH)[None, :]
-    lane = tl.arange(0, BNOPE)[:, None]
-    pair = (NOPE + 2 * tl.arange(0, HALF))[:, None]
-    matrix = hadamard_ptr + column
-    turned = tl.dot(nope.to(tl.bfloat16), tl.load(matrix + lane * WIDTH, mask=lane < NOPE, other=0.0))
-    turned += tl.dot(even.to(tl.bfloat16), tl.load(matrix + pair * WIDTH))
-    turned += tl.dot(odd.to(tl.bfloat16), tl.load(matrix + (pair + 1) * WIDTH))
-    codes, scale = quantize_tile(turned)
-    at = row * HEADS + head
-    tl.store(codes_ptr + at[:, None] * WIDTH + column, codes, mask=row[:, None] < tokens)
-    tl.store(scale_ptr + at, scale, mask=row < tokens)
+
+@triton.jit
+def index_code_kernel(q_ptr, hadamard_ptr, codes_ptr, scale_ptr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    """Heads of any tokens, ROWS at a time."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    lane = tl.arange(0, WIDTH)
+    at = row[:, None] * WIDTH + lane[None, :]
+    matrix = tl.load(hadamard_ptr + lane[:, None] * WIDTH + lane[None, :])
+    codes, scale = quantize_tile(tl.dot(tl.load(q_ptr + at), matrix))
+    tl.store(codes_ptr + at, codes)
+    tl.store(scale_ptr + row, scale)
 
 
 @triton.jit(do_not_specialize=["columns"])
@@ -251,12 +256,13 @@ def launch(
     csa_visible: Tensor,
     index_topk: int,
     idx_q: Tensor,
+    idx_q_codes: Tensor,
     idx_q_scale: Tensor,
     idx_w: Tensor,
     idx_score: Tensor,
     cmp_indices: Tensor,
 ) -> None:
-    """Write idx_score and cmp_indices, by way of the scratch idx_q, idx_q_scale and idx_w.
+    """Write idx_score and cmp_indices, by way of the scratch idx_q, idx_q_codes, idx_q_scale and idx_w.
 
     Every request has the same number of tokens. Raises TypeError or ValueError naming the argument that does not fit.
     """
@@ -280,7 +286,8 @@ def launch(
     check_tensor("rope_sin", rope_sin, shape=rope_cos.shape, dtype=bf16, device=device)
     check_tensor("idx_kv_scale", idx_kv_scale, shape=(pool_pages, page_rows, 1), dtype=fp32, device=device)
     check_tensor("csa_visible", csa_visible, shape=(tokens,), dtype=int32, device=device)
-    check_tensor("idx_q", idx_q, shape=(tokens, heads, width), dtype=int8, device=device)
+    check_tensor("idx_q", idx_q, shape=(tokens, heads, width), dtype=bf16, device=device)
+    check_tensor("idx_q_codes", idx_q_codes, shape=(tokens, heads, width), dtype=int8, device=device)
     check_tensor("idx_q_scale", idx_q_scale, shape=(tokens, heads), dtype=fp32, device=device)
     check_tensor("idx_w", idx_w, shape=(tokens, heads), dtype=fp32, device=device)
     check_tensor("idx_score", idx_score, shape=(tokens, columns * page_rows), dtype=fp32, device=device)
@@ -293,15 +300,19 @@ def launch(
     launch_project(x, idx_weights_proj, idx_w)
     nope = width - 2 * half
     index_query_kernel[(heads, triton.cdiv(tokens, TOKEN_TILE))](
-        qr, qr_scale, idx_wq_b, idx_wq_b_scale, position_ids, rope_cos, rope_sin, hadamard, idx_q, idx_q_scale, tokens,
+        qr, qr_scale, idx_wq_b, idx_wq_b_scale, position_ids, rope_cos, rope_sin, idx_q, tokens,
         HEADS=heads, WIDTH=width, NOPE=nope, HALF=half, K=q_lora,
         BM=TOKEN_TILE, BNOPE=triton.next_power_of_2(nope), BK=tile(q_lora, 128),
     )  # fmt: skip
+    code_rows = tile(tokens * heads, 64)
+    index_code_kernel[(tokens * heads // code_rows,)](
+        idx_q, hadamard, idx_q_codes, idx_q_scale, WIDTH=width, ROWS=code_rows
+    )
     seq = tokens // requests
     group = tile(seq, max(1, SCORE_ROWS // heads))
     spread = min(triton.cdiv(columns, PAGE_TILE), triton.cdiv(PROGRAMS, requests * (seq // group)))
     index_score_kernel[(spread, requests, seq // group)](
-        idx_q, idx_q_scale, idx_w, idx_kv, idx_kv_scale, idx_block_table, csa_visible, idx_score,
+        idx_q_codes, idx_q_scale, idx_w, idx_kv, idx_kv_scale, idx_block_table, csa_visible, idx_score,
         (width * heads) ** -0.5, columns,
         SEQ=seq, GROUP=group, HEADS=heads, WIDTH=width, PAGE_ROWS=page_rows, PAGES=PAGE_TILE,
     )  # fmt: skip

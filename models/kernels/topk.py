@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from models.kernels.tiles import tile
-
 TILE = 2048
 
 
@@ -38,6 +36,7 @@ def select_kernel(
         tl.store(index_row + slot, tl.where(slot < count, slot, -1), mask=slot < K)
     else:
         kth = -0x80000000
+        above = 0  # keys of at least kth and one unit
         for step in range(16):
             unit = 1 << (30 - 2 * step)
             one = tl.zeros([BLOCK], tl.int32)
@@ -48,16 +47,18 @@ def select_kernel(
                 one += (keys >= kth + unit).to(tl.int32)
                 two += (keys >= kth + 2 * unit).to(tl.int32)
                 three += (keys >= kth + 3 * unit).to(tl.int32)
-            if tl.sum(three, 0) >= K:
+            ones, twos, threes = tl.sum(one, 0), tl.sum(two, 0), tl.sum(three, 0)
+            if threes >= K:
                 kth += 3 * unit
-            elif tl.sum(two, 0) >= K:
+            elif twos >= K:
                 kth += 2 * unit
-            elif tl.sum(one, 0) >= K:
+                above = threes
+            elif ones >= K:
                 kth += unit
-        above = tl.zeros([BLOCK], tl.int32)
-        for first in range(0, count, BLOCK):
-            above += (score_keys(score_row, first + lane, count) > kth).to(tl.int32)
-        missing = K - tl.sum(above, 0)
+                above = twos
+            else:
+                above = ones
+        missing = K - above
         taken = 0
         for first in range(0, count, BLOCK):
             keys = score_keys(score_row, first + lane, count)
@@ -78,10 +79,9 @@ def launch_select(score: Tensor, count: Tensor, index: Tensor) -> None:
     """The best of each row's first `count` scores: fp32 score [rows, candidates], int32 count [rows], at most
     `candidates`, and int32 index [rows, k], in no order, then -1 where there are fewer than k.
 
-    No score may be NaN. The candidates must be a multiple of 16.
+    No score may be NaN. The order follows from a row's scores and count alone: a tile is no shorter where there are few
+    candidates, or another request with more would change it, and with it the order in which attention sums.
     """
     rows, candidates = score.shape
     k = index.shape[1]
-    select_kernel[(rows,)](
-        score, count, index, candidates, K=k, KBLOCK=triton.next_power_of_2(k), BLOCK=tile(candidates, TILE)
-    )
+    select_kernel[(rows,)](score, count, index, candidates, K=k, KBLOCK=triton.next_power_of_2(k), BLOCK=TILE)
