@@ -46,12 +46,11 @@ def launch_work(launch: LaunchTraffic, *, triton: TritonFacts, arguments: tuple[
 
 
 def _operations(read: Mapping[str, int], triton: TritonFacts, arguments: tuple[str, ...]) -> tuple[int, int]:
-    """(bf16, int8) operations. How often a dot runs is what was read of the argument that its right tile comes from,
+    """(bf16, int8) operations. How often a dot runs is what was read of the arguments that its right tile comes from,
     over that tile; masked lanes are not read, so that this stays a lower bound."""
     tiles = triton.tile_bytes
     totals = [0, 0]
     for dot in triton.dots:
-        if dot.argument is not None and tiles.get(dot.argument):
-            runs = read.get(arguments[dot.argument], 0) / tiles[dot.argument]
-            totals[dot.int8] += round(2 * dot.m * dot.n * dot.k * runs)
+        runs = sum(read.get(arguments[number], 0) / tiles[number] for number in dot.arguments if tiles.get(number))
+        totals[dot.int8] += round(2 * dot.m * dot.n * dot.k * runs)
     return totals[0], totals[1]

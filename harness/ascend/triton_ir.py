@@ -13,14 +13,17 @@ _CLAMPS = ("arith.select", "arith.maxsi", "arith.minsi", "arith.maxui", "arith.m
 
 @dataclass(frozen=True)
 class Dot:
-    """A `tl.dot` of [m, k] x [k, n]; `argument` is the number of the kernel's argument whose tile of `tile_bytes` it
-    takes on the right, None where that tile is computed."""
+    """A `tl.dot` of [m, k] x [k, n].
+
+    `arguments` are the numbers of the kernel's arguments whose tile of `tile_bytes` it takes on the right: one, several
+    where a branch chooses, none where that tile is computed.
+    """
 
     m: int
     n: int
     k: int
     int8: bool
-    argument: int | None
+    arguments: tuple[int, ...]
     tile_bytes: int
 
 
@@ -52,7 +55,7 @@ class TritonFacts:
         """The facts that `to_json` gave."""
         return cls(
             hazards=tuple(made["hazards"]),
-            dots=tuple(Dot(**dot) for dot in made["dots"]),
+            dots=tuple(Dot(**{**dot, "arguments": tuple(dot["arguments"])}) for dot in made["dots"]),
             tile_bytes=dict(made["tile_bytes"]),
             gathers={number: frozenset(indices) for number, indices in made["gathers"]},
         )
@@ -110,28 +113,37 @@ def _loaded_indices(pointer: Any) -> Iterator[tuple[Any, bool]]:
             yield op, clamped
             continue
         clamped = clamped or op.name in _CLAMPS
-        waiting += [(operand, clamped) for operand in op.operands]
+        # What a select asks is no offset.
+        operands = list(op.operands)[1:] if op.name == "arith.select" else op.operands
+        waiting += [(operand, clamped) for operand in operands]
 
 
 def _dot(op: Any) -> Dot:
     left, right = op.operands[0].type, op.operands[1].type
-    tile = _producer(op.operands[1])
-    loaded = tile is not None and tile.name == "tt.load"
+    loads = [tile for tile in _producers(op.operands[1]) if tile.name == "tt.load"]
+    arguments = (_argument(load.operands[0]) for load in loads)
     return Dot(
         m=left.shape[-2],
         n=right.shape[-1],
         k=left.shape[-1],
         int8=str(left.element_type) == "i8",
-        argument=_argument(tile.operands[0]) if tile is not None and loaded else None,
+        arguments=tuple(dict.fromkeys(number for number in arguments if number is not None)),
         tile_bytes=_bytes(right),
     )
 
 
-def _producer(value: Any) -> Any | None:
+def _producers(value: Any) -> Iterator[Any]:
+    """What a tile comes from, by way of what does not change its elements: one operation, or one of each branch."""
     op = getattr(value.owner, "operation", None)
-    while op is not None and op.name in ("tt.trans", "arith.extsi", "arith.extf", "arith.select"):
-        op = getattr(op.operands[0 if op.name != "arith.select" else 1].owner, "operation", None)
-    return op
+    if op is None:
+        return
+    if op.name in ("tt.trans", "arith.extsi", "arith.extf", "arith.select"):
+        yield from _producers(op.operands[0 if op.name != "arith.select" else 1])
+    elif op.name == "scf.if":
+        for region in op.regions:
+            yield from _producers(list(region.blocks[0].operations)[-1].operands[value.result_number])
+    else:
+        yield op
 
 
 def _argument(pointer: Any) -> int | None:
