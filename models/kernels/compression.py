@@ -32,60 +32,46 @@ def write_state_kernel(
         tl.store(row + WIDTH, score, mask=lane < WIDTH)
 
 
-@triton.jit
-def pool_pages(
-    state_ptr, table_ptr, columns, count, first, lane, m, total, acc,
-    RATIO: tl.constexpr, PAGE: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Take the rows of positions `first` to first + RATIO - 1 into a softmax under way: its largest score `m`, its sum
-    `total` and the weighted sum `acc`, a value a lane of `lane`. Whether a row counts is asked of its position, count
-    and page, never of its contents, and one that does not count is not read."""
-    row = tl.arange(0, 1 << PAGE)
-    for i in range(RATIO >> PAGE):
-        position = first + (i << PAGE)
-        # Scalars, whose remainder is exact and one instruction; only a vector's needs `integers.remainder`.
-        column = (tl.maximum(position, 0) >> PAGE) % tl.maximum(count, 1)
-        page = tl.load(table_ptr + tl.minimum(column, columns - 1))
-        if (position >= 0) & (count > 0) & (column < columns) & (page >= 0):
-            at = state_ptr + page.to(tl.int64) * ((1 << PAGE) * 2 * WIDTH) + row[:, None] * (2 * WIDTH) + lane[None, :]
-            kv = tl.load(at)
-            score = tl.load(at + WIDTH)
-            m_next = tl.maximum(m, tl.max(score, 0))
-            shrink = tl.exp(m - m_next)
-            p = tl.exp(score - m_next[None, :])
-            total = total * shrink + tl.sum(p, 0)
-            acc = acc * shrink + tl.sum(p * kv, 0)
-            m = m_next
-    return m, total, acc
-
-
 @triton.jit(do_not_specialize=["columns", "seq"])
 def pool_kernel(
     state_ptr, table_ptr, counts_ptr, position_ptr, slot_ptr, pooled_ptr, columns, seq,
     GROUPS: tl.constexpr, COUNT: tl.constexpr, RATIO: tl.constexpr, PAGE: tl.constexpr, HEAD: tl.constexpr,
     OVERLAP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
+    """A softmax over rows, a page at a time. Whether a row counts is asked of its position, count and page, never of
+    its contents, and one that does not count is not read."""
     request = tl.program_id(0)
     token = request * seq + tl.program_id(1)
     if tl.load(slot_ptr + token) >= 0:
+        parts: tl.constexpr = 2 if OVERLAP else 1
+        width: tl.constexpr = parts * HEAD
+        row = tl.arange(0, 1 << PAGE)
         lane = tl.program_id(2) * BN + tl.arange(0, BN)
-        first = tl.load(position_ptr + token) + 1 - RATIO
+        own = tl.load(position_ptr + token) + 1 - RATIO
         count = tl.load(counts_ptr + request * GROUPS + COUNT)
-        table = table_ptr + request * columns
         m = tl.full([BN], -3.4e38, tl.float32)
         total = tl.zeros([BN], tl.float32)
-        acc = tl.zeros([BN], tl.float32)
-        if OVERLAP:
-            m, total, acc = pool_pages(
-                state_ptr, table, columns, count, first - RATIO, lane, m, total, acc, RATIO, PAGE, 2 * HEAD
-            )
-            m, total, acc = pool_pages(
-                state_ptr, table, columns, count, first, HEAD + lane, m, total, acc, RATIO, PAGE, 2 * HEAD
-            )
-        else:
-            m, total, acc = pool_pages(state_ptr, table, columns, count, first, lane, m, total, acc, RATIO, PAGE, HEAD)
+        pooled = tl.zeros([BN], tl.float32)
+        for i in range(parts * RATIO >> PAGE):
+            position = own - (parts - 1) * RATIO + (i << PAGE)
+            # Scalars, whose remainder is exact and one instruction; only a vector's needs `integers.remainder`.
+            column = (tl.maximum(position, 0) >> PAGE) % tl.maximum(count, 1)
+            page = tl.load(table_ptr + request * columns + tl.minimum(column, columns - 1))
+            if (position >= 0) & (count > 0) & (column < columns) & (page >= 0):
+                # The front part of the group before, the back one of its own.
+                part = tl.where(position >= own, (parts - 1) * HEAD, 0)
+                # int64: a pool may hold more than 2^31 elements.
+                at = state_ptr + (page.to(tl.int64) * (1 << PAGE) + row[:, None]) * (2 * width) + part + lane[None, :]
+                kv = tl.load(at)
+                score = tl.load(at + width)
+                m_next = tl.maximum(m, tl.max(score, 0))
+                shrink = tl.exp(m - m_next)
+                p = tl.exp(score - m_next[None, :])
+                total = total * shrink + tl.sum(p, 0)
+                pooled = pooled * shrink + tl.sum(p * kv, 0)
+                m = m_next
         # No row at all pools to 0.
-        tl.store(pooled_ptr + token * HEAD + lane, tl.where(total > 0.0, acc / total, 0.0))
+        tl.store(pooled_ptr + token * HEAD + lane, tl.where(total > 0.0, pooled / total, 0.0))
 
 
 @triton.jit

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import decode_metadata
+from decode_metadata.positions import Commit
 from golden.poison import poison_
 from golden.specs import TensorSpec
 from harness.case import Case
@@ -40,20 +41,25 @@ class Decoder:
             for pool in self.pools.values():
                 pool.fill_(torch.nan if pool.dtype.is_floating_point else -128)
 
-    def metadata(self, starts: Sequence[int]) -> dict[str, Tensor]:
+    def metadata(self, starts: Sequence[int], *, commit_tokens: Commit | None = None) -> dict[str, Tensor]:
         """Those of the stage's arguments that a step from `starts` has of its own."""
         step = decode_metadata.build_step(
             starts,
             seq=self.seq,
             block_tables=self.tables.block_tables,
             block_counts=self.tables.block_counts,
+            commit_tokens=commit_tokens,
             geometry=self.tables.geometry,
         )
         return {name: getattr(step, name) for name in FIELDS if name in self.inputs}
 
-    def step(self, starts: Sequence[int], x_hc: Tensor) -> Outputs:
-        """The outputs of a step from `starts` with the lanes `x_hc` [batch, seq, lanes, hidden], pools among them."""
-        outputs = self.run({**self.inputs, **self.pools, **self.metadata(starts), "x_hc": x_hc.flatten(0, 1)})
+    def step(self, starts: Sequence[int], hidden: Tensor, *, commit_tokens: Commit | None = None) -> Outputs:
+        """The outputs of a step from `starts` with `hidden`, the lanes x_hc [batch, seq, lanes, hidden] or, of a stage
+        that takes those, the rows x [batch, seq, hidden]; pools among them."""
+        name = "x_hc" if "x_hc" in self.inputs else "x"
+        rows = hidden.flatten(0, 1).contiguous()
+        step = {**self.metadata(starts, commit_tokens=commit_tokens), name: rows}
+        outputs = self.run({**self.inputs, **self.pools, **step})
         self.pools = {name: outputs[name] for name in self.pools}
         return outputs
 

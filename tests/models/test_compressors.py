@@ -39,8 +39,9 @@ compressors = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.n
 
 
 def hidden(starts: Sequence[int], *, seq: int, seed: int = 0) -> Tensor:
-    """The rows of these requests' tokens; with another seed, those of rejected drafts."""
-    return activation(case_at(TINY, *starts, seq=seq, seed=seed), "x", (TINY.hidden,)).create()
+    """The rows of these requests' tokens, [batch, seq, hidden]; with another seed, those of rejected drafts."""
+    rows = activation(case_at(TINY, *starts, seq=seq, seed=seed), "x", (TINY.hidden,)).create()
+    return rows.view(len(starts), seq, -1)
 
 
 def rows_at(pool: Tensor, stage_tables: decode_metadata.DecodeMetadata, group: CacheGroup, positions: Tensor) -> Tensor:
@@ -84,10 +85,10 @@ def same(left: dict[str, list[Tensor]], right: dict[str, list[Tensor]]) -> bool:
 
 def decode(decoder: Decoder, ends: Sequence[int]) -> Decoder:
     """Decode every request to its end; the last step goes over tokens again where the end is no multiple of seq."""
-    seq = decoder.case.seq
+    seq = decoder.seq
     for start in range(0, max(ends), seq):
         starts = [min(start, end - seq) for end in ends]
-        decoder.step(starts, x=hidden(starts, seq=seq))
+        decoder.step(starts, hidden(starts, seq=seq))
     return decoder
 
 
@@ -112,10 +113,10 @@ def test_a_boundary_may_be_any_row_of_the_step(stage: Stage, seq: int) -> None:
 @compressors
 def test_decoding_by_1_2_and_4_gives_equal_caches(stage: Stage) -> None:
     ends = ends_of(stage)
-    lasts = {seq: case_at(TINY, *(end - seq for end in ends), seq=seq) for seq in (1, 2, 4)}
-    kernel = [seen(decode(KernelDecoder(stage, case), ends), ends) for case in lasts.values()]
+    caches = case_at(TINY, *(end - 4 for end in ends), seq=4)
+    kernel = [seen(decode(KernelDecoder(stage, caches, seq=seq), ends), ends) for seq in (1, 2, 4)]
     assert all(same(one, other) for one, other in pairwise(kernel))
-    exact = [seen(decode(GoldenDecoder(stage, case), ends), ends) for case in lasts.values()]
+    exact = [seen(decode(GoldenDecoder(stage, caches, seq=seq), ends), ends) for seq in (1, 2, 4)]
     for one, other in pairwise(exact):
         for name in one:
             for mine, yours in zip(one[name], other[name], strict=True):
@@ -131,19 +132,20 @@ def test_a_rejected_draft_leaves_no_trace(stage: Stage, seq: int, policy: str) -
     if stage is compressor_r128.STAGE:
         stops = [121, *range(124, 133)]
     ends = [stop + seq for stop in stops]
-    serial = seen(decode(KernelDecoder(stage, case_at(TINY, *(end - 1 for end in ends))), ends), ends)
-    prefix = decode(KernelDecoder(stage, case_at(TINY, *stops, seq=seq)), stops)
+    caches = case_at(TINY, *stops, seq=seq)
+    serial = seen(decode(KernelDecoder(stage, caches, seq=1), ends), ends)
+    prefix = decode(KernelDecoder(stage, caches, seq=seq), stops)
     before = {name: pool.clone() for name, pool in prefix.pools.items()}
     for accept in range(1, seq + 1):
         prefix.pools = {name: pool.clone() for name, pool in before.items()}
-        drafts = hidden(stops, seq=seq).view(len(stops), seq, -1)
-        drafts[:, accept:] = hidden(stops, seq=seq, seed=1).view_as(drafts)[:, accept:]
+        drafts = hidden(stops, seq=seq)
+        drafts[:, accept:] = hidden(stops, seq=seq, seed=1)[:, accept:]
         commit = accept if policy == "unverified rows are masked" else None
-        prefix.step(stops, commit_tokens=commit, x=drafts.flatten(0, 1))
+        prefix.step(stops, drafts, commit_tokens=commit)
         verified = [stop + accept for stop in stops]
         if accept < seq:
             # The rejected position is run again, with the true token.
-            prefix.step(verified, x=hidden(verified, seq=seq))
+            prefix.step(verified, hidden(verified, seq=seq))
         assert same(seen(prefix, ends), serial), accept
 
 

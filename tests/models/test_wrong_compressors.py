@@ -40,16 +40,16 @@ def pooling(name: str, stage: Stage, old: str, new: str) -> Fault:
 
 
 FAULTS = [
-    pooling("overlap lane lost", R4, "count, first - RATIO, lane", "count, first - 1048576, lane"),
-    pooling("overlap from the back half", R4, "first - RATIO, lane, m", "first - RATIO, HEAD + lane, m"),
-    pooling("own group from the front half", INDEXER, "first, HEAD + lane, m", "first, lane, m"),
-    pooling("one state row early", R128, "+ row[:, None] *", "+ tl.maximum(row[:, None] - 1, 0) *"),
-    pooling("one page short", R128, "range(RATIO >> PAGE)", "range(1, RATIO >> PAGE)"),
+    pooling("overlap lane lost", R4, "(position >= 0) & (count", "(position >= tl.maximum(own, 0)) & (count"),
+    pooling("overlap from the back half", R4, "position >= own, (parts - 1) * HEAD, 0", "position >= own, HEAD, HEAD"),
+    pooling("own group from the front half", INDEXER, "(parts - 1) * HEAD, 0)", "0, 0)"),
+    pooling("one state row early", R128, "+ row[:, None])", "+ tl.maximum(row[:, None] - 1, 0))"),
+    pooling("one page short", R128, "range(parts", "range(1, parts"),
     pooling("not a ring", R128, " % tl.maximum(count, 1)", ""),
     pooling("another group's count", INDEXER, "request * GROUPS + COUNT", "request * GROUPS + 4"),
     pooling("another request's table", R4, "table_ptr + request * columns", "table_ptr"),
-    pooling("sum of an older maximum", R128, "acc = acc * shrink", "acc = acc"),
-    pooling("score as value", R128, "kv = tl.load(at)", "kv = tl.load(at + WIDTH)"),
+    pooling("sum of an older maximum", R128, "pooled = pooled * shrink", "pooled = pooled"),
+    pooling("score as value", R128, "kv = tl.load(at)", "kv = tl.load(at + width)"),
     Fault(
         "rotated at its own position", R4, "csa_cmp_kv", "write_row_kernel",
         "+ 1 - RATIO\n        norm_rope_row", "\n        norm_rope_row",
