@@ -72,5 +72,5 @@ STAGE = Stage(
     golden=golden,
     launch=launch,
     compare={"lane_y": LeadingRows(rows=Exact())},
-    cases=decode_cases(contexts=("cold",), seq=(1, 2)),
+    cases=decode_cases(contexts=("8k",), seq=(1, 2)),
 )

@@ -98,7 +98,7 @@ STAGE = Stage(
     golden=golden,
     launch=launch,
     compare=MOE_COMPARE,
-    cases=decode_cases(contexts=("cold", "8k"), seq=(1, 2), routings=("uniform", "one_rank")),
+    cases=decode_cases(contexts=("8k",), seq=(1, 2), routings=("uniform", "one_rank")),
     composed=True,
     collective=True,
 )

@@ -160,5 +160,5 @@ STAGE = Stage(
         "recv_scale": LeadingRows(rows=Exact()),
         "recv_weight": LeadingRows(rows=Exact()),
     },
-    cases=decode_cases(contexts=("cold",), seq=(1, 2)),
+    cases=decode_cases(contexts=("8k",), seq=(1, 2)),
 )
