@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from mlir import ir
 from mlir.dialects import func, memref
 
+from harness.devices.sim.passes.in_place import read_in_place
 from harness.devices.sim.passes.matmul import right_is_transposed
 from harness.devices.sim.passes.traversal import operations, replace
 from harness.devices.sim.routines.catalog import (
@@ -27,7 +27,6 @@ _LEAST_COLUMNS = 8
 def call_products(module: Any) -> None:
     """Turn each bufferised `linalg.matmul` that a routine computes into its call."""
     for op in operations(module, "linalg.matmul") if has_routines() else ():
-        left, right, out = op.operands
         types = [ir.MemRefType(operand.type) for operand in op.operands]
         elements = [str(type_.element_type) for type_ in types]
         if elements[0] != elements[1] or elements[2] != {"i8": "i32"}.get(elements[0], "f32"):
@@ -38,8 +37,10 @@ def call_products(module: Any) -> None:
         if rows < _LEAST_ROWS or columns < _LEAST_COLUMNS or depth % GROUPS[elements[0]]:
             continue
         if all(_strides(type_)[1] == 1 for type_ in types):
-            name = product_name(elements[0], "nt" if right_is_transposed(op) else "nn")
-            _call(module, op, name, (left, right, out))
+            # Packing reads rows of [N, K] as a copy would; columns of [K, N] it would fetch twice from afar.
+            turned = right_is_transposed(op)
+            name = product_name(elements[0], "nt" if turned else "nn")
+            _call(module, op, name, in_place=1 if turned else None)
 
 
 def call_copies(module: Any) -> None:
@@ -50,7 +51,7 @@ def call_copies(module: Any) -> None:
         if source.rank != 2 or element not in COPIED_BITS or 1 in (*source.shape, *target.shape):
             continue
         if _strides(source)[0] == 1 and _strides(target)[1] == 1:
-            _call(module, op, turning_copy_name(element), op.operands)
+            _call(module, op, turning_copy_name(element))
 
 
 def called_routines(module: Any) -> tuple[str, ...]:
@@ -66,15 +67,20 @@ def _strides(type_: Any) -> list[int]:
     return list(type_.get_strides_and_offset()[0])
 
 
-def _call(module: Any, op: Any, name: str, operands: Sequence[Any]) -> None:
-    """Call a routine in the place of `op` with its operands as matrices of any size and stride."""
+def _call(module: Any, op: Any, name: str, *, in_place: int | None = None) -> None:
+    """Call a routine in the place of `op` with its operands as matrices of any size and stride; the one numbered
+    `in_place` is read where it lies if it can be."""
     types = []
-    for operand in operands:
+    for operand in op.operands:
         element = ir.MemRefType(operand.type).element_type
         types.append(ir.Type.parse(f"memref<?x?x{element}, strided<[?, ?], offset: ?>>"))
     if name not in called_routines(module):
         with ir.InsertionPoint.at_block_begin(module.body), ir.Location.unknown():
             func.FuncOp(name, ir.FunctionType.get(types, []), visibility="private")
     with ir.InsertionPoint(op), op.location:
-        func.CallOp([], name, [memref.cast(type_, operand) for type_, operand in zip(types, operands, strict=True)])
+        passed = [
+            read_in_place(op, number, type_) if number == in_place else memref.cast(type_, op.operands[number])
+            for number, type_ in enumerate(types)
+        ]
+        func.CallOp([], name, passed)
     replace(op)

@@ -43,9 +43,8 @@ def zeros(type_: Any) -> Any:
 
 
 def bytes_of(type_: Any) -> int:
-    """Bytes of an element, or of one of a vector's."""
-    element = type_.element if isinstance(type_, ir.VectorType) else type_
-    return element.width // 8 if isinstance(element, ir.IntType) else 4 if element == FLOAT else 2
+    """Bytes of an integer or a half."""
+    return int(type_.width) // 8 if isinstance(type_, ir.IntType) else 2
 
 
 class Emitter:
@@ -117,16 +116,16 @@ class Emitter:
         return pointer
 
     def load(self, pointer: Any, type_: Any, mask: Any = None) -> Any:
-        """An element or a vector; the lanes that a mask leaves out are not touched and give 0."""
+        """An element or a vector, from any address; the lanes that a mask leaves out are not touched and give 0."""
         if mask is None:
-            return self.builder.load(pointer, align=bytes_of(type_), typ=type_)
+            return self.builder.load(pointer, align=1, typ=type_)
         name = f"llvm.masked.load.{_suffix(type_)}.p0"
         return self.call(name, type_, pointer, mask, zeros(type_))
 
     def store(self, value: Any, pointer: Any, mask: Any = None) -> None:
-        """Store an element or a vector, or its lanes in a mask."""
+        """Store an element or a vector, or its lanes in a mask, to any address."""
         if mask is None:
-            self.builder.store(value, pointer, align=bytes_of(value.type))
+            self.builder.store(value, pointer, align=1)
         else:
             self.call(f"llvm.masked.store.{_suffix(value.type)}.p0", NOTHING, value, pointer, mask)
 
@@ -155,6 +154,5 @@ class Emitter:
 
 
 def _suffix(type_: Any) -> str:
-    element = type_.element
-    kind = f"i{element.width}" if isinstance(element, ir.IntType) else "f32" if element == FLOAT else "f16"
-    return f"v{type_.count}{kind}"
+    """What a vector of words or of fp32 adds to the name of an intrinsic."""
+    return f"v{type_.count}{'f32' if type_.element == FLOAT else 'i32'}"

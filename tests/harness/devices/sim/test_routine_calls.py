@@ -111,6 +111,58 @@ def test_copies_that_turn_a_matrix_become_calls(source, target, routine):
     assert ("memref.copy" in names(module)) == (routine is None)
 
 
+WEIGHTS = "memref<32x64xbf16, strided<[100, 1], offset: ?>>"
+CHECKED = f"""
+%b = memref.alloc() : memref<32x64xbf16>
+scf.if %c {{
+  memref.copy %w, %b : {WEIGHTS} to memref<32x64xbf16>
+}} else {{
+  memref.store %v, %b[%i, %i] : memref<32x64xbf16>
+}}
+%l = memref.alloc() : memref<4xf32>
+memref.store %f, %l[%i] : memref<4xf32>
+BETWEEN
+linalg.matmul {TURNED} ins(%x, %b : memref<16x64xbf16>, memref<32x64xbf16>) outs(%o : memref<16x32xf32>)
+AFTER
+"""
+ARGUMENTS = (
+    f"%x: memref<16x64xbf16>, %w: {WEIGHTS}, %o: memref<16x32xf32>, %c: i1, %v: bf16, %i: index, %f: f32,"
+    " %m: memref<?xf32>"
+)
+
+
+def test_weights_are_read_where_they_lie():
+    module = parse(CHECKED.replace("BETWEEN", "").replace("AFTER", ""), ARGUMENTS)
+    call_products(module)
+    found = verified(module)
+    assert "memref.copy" not in found
+    # A tile that fails its check is still copied as far as it is there, and read from the copy.
+    (check, choice) = operations(module, "scf.if")
+    assert [op.operands[0] for op in (check, choice)] == [check.operands[0]] * 2
+    (call,) = operations(module, "func.call")
+    assert call.operands[1] == choice.results[0]
+    inside, outside = (region.blocks[0].operations[0].operands[0] for region in choice.regions)
+    assert (inside.owner.name if hasattr(inside.owner, "name") else "argument") == "argument"
+    assert outside.owner.name == "memref.alloc"
+
+
+@pytest.mark.parametrize(
+    ("between", "after"),
+    [
+        ("memref.store %f, %m[%i] : memref<?xf32>", ""),  # may change the weights
+        ("linalg.fill ins(%f : f32) outs(%o : memref<16x32xf32>)", ""),  # as may this
+        ('"some.thing"() : () -> ()', ""),
+        ("memref.store %v, %b[%i, %i] : memref<32x64xbf16>", ""),  # changes the copy
+        ("", "%q = memref.load %b[%i, %i] : memref<32x64xbf16>"),  # reads it too
+    ],
+)
+def test_weights_that_may_differ_from_their_copy_are_copied(between, after):
+    body = CHECKED.replace("BETWEEN", between).replace("AFTER", after)
+    module = parse(body, ARGUMENTS)
+    call_products(module)
+    assert "memref.copy" in names(module)
+
+
 def test_a_batch_becomes_one_product_after_another():
     shapes = "memref<3x16x64xbf16>", "memref<3x64x32xbf16>", "memref<3x16x32xf32>"
     module = parse(
