@@ -222,8 +222,9 @@ def index_score_kernel(
     out = score_ptr + first * (columns * PAGE_ROWS)
     for start in range(tl.program_id(0) * PAGES, pages, tl.num_programs(0) * PAGES):
         column = start + tl.arange(0, PAGES)
-        # A masked lane of a gather is read all the same: it takes page 0. int64: a pool may pass 2^31 elements.
-        page = tl.load(table_ptr + request * columns + column, mask=column < pages, other=0).to(tl.int64)[:, None]
+        # No lane of a gather may name a page that is not there, masked or not. int64: a pool may pass 2^31 elements.
+        page = tl.load(table_ptr + request * columns + column, mask=column < pages, other=0)
+        page = tl.where(page >= 0, page, 0).to(tl.int64)[:, None]
         k = tl.reshape(tl.load(kv_ptr + page * (PAGE_ROWS * WIDTH) + lanes), [PAGES * PAGE_ROWS, WIDTH])
         k_scale = tl.reshape(tl.load(kv_scale_ptr + page * PAGE_ROWS + rows), [PAGES * PAGE_ROWS])
         dots = tl.dot(q, tl.trans(k), out_dtype=tl.int32)
