@@ -82,3 +82,12 @@ def test_the_figures_shown_are_the_baseline_s() -> None:
     ]
     assert cells[2:] == expected
     assert measured.cpu in SIMULATOR
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_named_by_their_file_exist(page: Path) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text())
+    assert named or page.name != "attention.md"
+    for file, test in named:
+        assert (ROOT / file).exists(), file
+        assert not test or f"\ndef {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
