@@ -129,6 +129,12 @@ def test_a_rank_that_only_computes_is_given_the_total_time() -> None:
     assert report.failures[0].reason.startswith("not done after 2 s, at toy.py:")
 
 
+def test_every_dtype_travels_on_a_subgroup_and_only_what_was_sent() -> None:
+    stage = toy.wrong(toy.launch_on_subgroups)
+    report = run_case(stage, toy.case(4), device=open_device("sim"), golden_cache=NO_CACHE)
+    assert [str(failure) for failure in report.all_failures] == []
+
+
 def test_a_stage_that_no_process_can_be_given_is_named() -> None:
     stage = toy.wrong(lambda **t: toy.launch(**t))
     (failure,) = run_case(stage, toy.case(2), device=open_device("sim"), golden_cache=NO_CACHE).failures

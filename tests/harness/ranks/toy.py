@@ -15,9 +15,12 @@ import torch.distributed as dist
 
 from golden.comparators import Exact
 from golden.fill import per_expert, rows, uniform
+from golden.poison import is_poisoned, poison_
 from golden.specs import Spec, TensorSpec
 from harness.case import Case
+from harness.ranks.groups import WIRE_DTYPES
 from harness.stage import Precision, Stage, decode_cases
+from models.deepseek_v4.exchange import exchange_rows
 
 WIDTH = 8
 
@@ -120,6 +123,26 @@ def launch_that_raises(**t: Any) -> None:
 
 def launch_that_dies(**t: Any) -> None:
     _on_rank_1(lambda t: os.kill(os.getpid(), signal.SIGKILL), t)
+    launch(**t)
+
+
+def launch_on_subgroups(**t: Any) -> None:
+    """Before the launch, ranks 0 and 3 and ranks 1 and 2 exchange rows of every dtype, none of them 0 to 0."""
+    me = dist.get_rank(t["group"])
+    pairs = [[0, 3], [1, 2]]
+    groups = [dist.new_group(pair) for pair in pairs]
+    ((pair, group),) = [(pair, group) for pair, group in zip(pairs, groups, strict=True) if me in pair]
+    place = pair.index(me)
+    # Place p sends 2 * p + q rows to place q: 0 and 1, 2 and 3.
+    sent_rows, received_rows = [2 * place, 2 * place + 1], [place, 2 + place]
+    for dtype in WIRE_DTYPES:
+        sent = torch.full((sum(sent_rows), 2), 1 + me, dtype=dtype)
+        received = poison_(torch.empty(9, 2, dtype=dtype))
+        exchange_rows(sent, received, sent_rows=sent_rows, received_rows=received_rows, group=group)
+        wanted = [1.0 + pair[0]] * received_rows[0] + [1.0 + pair[1]] * received_rows[1]
+        taken = sum(received_rows)
+        assert received[:taken, 0].float().tolist() == wanted, dtype
+        assert is_poisoned(received[taken:]).all(), dtype
     launch(**t)
 
 
