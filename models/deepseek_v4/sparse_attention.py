@@ -14,8 +14,10 @@ from models.deepseek_v4.config import RopeProfile
 from models.deepseek_v4.fixtures import activation, attention_sinks, config_of, rope_specs
 
 # Probabilities rounded to bf16 under a tile's running maximum instead of the final one move a sum by up to 1/256
-# of its row's size; the output's own rounding is 1/128 of the value.
-COMPARE = {"attn_out": Close(rtol=1 / 128, atol=0.0, outside=0.005, row_rms=1 / 256, cap=4.0)}
+# of its row's size; the output's own rounding is 1/128 of the value. A sum that they move past a tie of its first
+# rounding turns by a step of its own, 1/128 of up to 4 times the row's rms, and the rotation may bring it to a lane
+# near 0: 8 times rms / 256. Such a lane is one in 10^6.
+COMPARE = {"attn_out": Close(rtol=1 / 128, atol=0.0, outside=0.005, row_rms=1 / 256, cap=8.0)}
 
 
 def output_specs(case: Case, *, role: Role = "out") -> tuple[Spec, ...]:
