@@ -69,6 +69,7 @@ def test_the_clamps_act() -> None:
     case = case_at(TINY, 5)
     t = weights(case, bias_spec(case))
     clamped, free = (
-        moe.ffn_golden({**t, "swiglu_limit": limit}, gate.golden, precision="exact") for limit in (TINY.swiglu_limit, 1e9)
+        moe.ffn_golden({**t, "swiglu_limit": limit}, gate.golden, precision="exact")
+        for limit in (TINY.swiglu_limit, 1e9)
     )
     assert (clamped - free).abs().max() > 0.01
