@@ -50,6 +50,7 @@ def test_a_sequence_decodes_as_in_transformers(kind: Kind, seq: int) -> None:
     check(kind, tokens=TOKENS, seq=seq)
 
 
+@pytest.mark.slow
 def test_selection_acts() -> None:
     """Without a choice, tokens from 259 on come out otherwise: what the equality says of the indexer is not nothing."""
     expected, unchosen = (

@@ -25,6 +25,9 @@ from tests.models.transformers_reference import Kind
 LONGEST = 8
 """Tokens of a request that a case has pages for: a step, and one after it."""
 
+COUNTS = [(2, 1), (2, 2), (4, 1), (4, 2), (4, 3), (4, 4)]
+"""Tokens of a step, and how many of them are accepted."""
+
 
 def readable(decoder: Decoder, ends: Sequence[int]) -> dict[str, Tensor]:
     """By pool, the rows that the token at each of `ends` may read of those before it."""
@@ -90,7 +93,10 @@ def assert_equal(actual: Tensor, expected: Tensor, *, exactly: bool) -> None:
         torch.testing.assert_close(actual.float(), expected.float(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("seq", "accepted"), [(2, 1), (2, 2), (4, 1), (4, 2), (4, 3), (4, 4)])
+@pytest.mark.parametrize(
+    ("seq", "accepted"),
+    [(4, 2), *(pytest.param(*counts, marks=pytest.mark.slow) for counts in COUNTS if counts != (4, 2))],
+)
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_a_rejected_draft_leaves_nothing_to_the_kernels(kind: Kind, seq: int, accepted: int) -> None:
     """Starts of every remainder by 4, and before, at and after the end of a group of 128 wherever the step has it."""
@@ -99,7 +105,7 @@ def test_a_rejected_draft_leaves_nothing_to_the_kernels(kind: Kind, seq: int, ac
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seq", "accepted"), [(2, 1), (2, 2), (4, 1), (4, 2), (4, 3), (4, 4)])
+@pytest.mark.parametrize(("seq", "accepted"), COUNTS)
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_a_rejected_draft_leaves_nothing_to_the_goldens(kind: Kind, seq: int, accepted: int) -> None:
     """Starts of every remainder by 128."""

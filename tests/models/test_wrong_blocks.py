@@ -74,11 +74,13 @@ def failing(fault: Fault, folder: Path, *, new: str) -> set[str]:
         return {verdict.output for verdict in report.verdicts if not verdict.passed}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
 def test_a_fault_fails(fault: Fault, tmp_path: Path) -> None:
     assert fault.where in failing(fault, tmp_path, new=fault.new)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.old == ATTEND or fault.shared][::3])
 def test_without_its_fault_it_passes(fault: Fault, tmp_path: Path) -> None:
     assert failing(fault, tmp_path, new=fault.old) == set()
