@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from golden.experts import ExpertTensor
+from golden.threads import torch_threads
 from harness.cpu import cpu_features, usable_cores
 from harness.golden_source import source_key
 from harness.originals import Value
@@ -32,17 +32,6 @@ def cache_folder() -> Path:
 def golden_threads() -> int:
     """Threads that goldens run on: part of the key, since sums depend on how they are split."""
     return min(usable_cores(), MOST_THREADS)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """torch with `count` threads inside the block and what it had before after it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from harness.golden_cache import GoldenCache, golden_threads, inputs_digest, torch_threads
+from golden.threads import torch_threads
+from harness.golden_cache import GoldenCache, golden_threads, inputs_digest
 from harness.golden_source import first_party_modules, source_key
 
 MAIN = """
