@@ -14,24 +14,24 @@ from golden.verdict import Comparator, Verdict
 __all__ = ["GivenChoice"]
 
 
-class ChoosingGolden(Protocol):
-    """A stage's golden that takes the choice from its inputs, where they have it."""
+class Follow(Protocol):
+    """The part of a golden that comes after the choice."""
 
-    def __call__(self, t: Mapping[str, Any], *, precision: Any) -> dict[str, torch.Tensor]: ...
+    def __call__(self, t: Mapping[str, Any]) -> dict[str, torch.Tensor]: ...
 
 
 @dataclass(frozen=True)
 class GivenChoice:
-    """An output judged by `rule` against what the golden gives for the launch's own `choice`.
+    """An output judged by `rule` against what the golden makes of the launch's own `choice`.
 
     `choice` is an output too, integers `[rows, k]` whose order within a row means nothing, and has a comparator of its
-    own, which says whether it may be chosen: this one only judges what was made of it. Where both sides chose the same,
-    the golden is not run again.
+    own, which says whether it may be chosen: this one only judges what was made of it. `follow` gives the output from
+    the inputs, whatever else the golden gave and the choice; it is not asked where both sides chose the same.
     """
 
     choice: str
     rule: Comparator
-    golden: ChoosingGolden
+    follow: Follow
 
     def __str__(self) -> str:
         return f"GivenChoice({self.choice}, {self.rule})"
@@ -49,5 +49,5 @@ class GivenChoice:
         )
         wanted = expected[output]
         if not torch.equal(own.sort(dim=-1).values, theirs.sort(dim=-1).values):
-            wanted = self.golden({**inputs, self.choice: own}, precision="device")[output]
+            wanted = self.follow({**inputs, **expected, self.choice: own})[output]
         return self.rule.compare(output, actual[output], wanted, inputs)

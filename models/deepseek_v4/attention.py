@@ -61,7 +61,8 @@ class Attend(Protocol):
 
 
 def core_golden(t: Mapping[str, Any], attend: Golden, *, precision: Precision) -> dict[str, Tensor]:
-    """x_out, kv_cache and what `attend` gives beside attn_out, from `x` [tokens, hidden]."""
+    """x_out, kv_cache and what `attend` gives beside attn_out, from `x` [tokens, hidden]; q too, which no launch hands
+    on: `follow` goes on from there."""
     normed = rms_norm.golden({**t, "norm_w": t["attn_norm_w"]}, precision=precision)["y"]
     inner = {**t, "x": normed}
     inner |= qkv_proj_rope.golden(inner, precision=precision)
@@ -69,15 +70,24 @@ def core_golden(t: Mapping[str, Any], attend: Golden, *, precision: Precision) -
     cache = kv_write.golden(inner, precision=precision)
     attended = attend({**inner, **cache}, precision=precision)
     attn_out = attended.pop("attn_out")
-    return {**output_proj.golden({**t, "attn_out": attn_out}, precision=precision), **cache, **attended}
+    x_out = output_proj.golden({**t, "attn_out": attn_out}, precision=precision)
+    return {**x_out, **cache, **attended, "q": inner["q"]}
 
 
 def block_golden(t: Mapping[str, Any], attend: Golden, *, precision: Precision) -> dict[str, Tensor]:
-    """y_hc and what the core gives, from `x_hc` [tokens, lanes, hidden]."""
+    """y_hc, hc_post and hc_comb, and what the core gives, from `x_hc` [tokens, lanes, hidden]."""
     gates = hc_pre.golden(t, precision=precision)
     core = core_golden({**t, **gates}, attend, precision=precision)
     joined = {**t, **gates, "x_out": core["x_out"]}
-    return {**hc_post.golden(joined, precision=precision), **core}
+    mixing = {name: gates[name] for name in ("hc_post", "hc_comb")}
+    return {**hc_post.golden(joined, precision=precision), **mixing, **core}
+
+
+def follow(t: Mapping[str, Any], attend: Golden, *, precision: Precision) -> dict[str, Tensor]:
+    """x_out and y_hc, from q, the caches as the step leaves them, hc_post and hc_comb: the end of `block_golden`."""
+    attn_out = attend(t, precision=precision)["attn_out"]
+    x_out = output_proj.golden({**t, "attn_out": attn_out}, precision=precision)
+    return {**x_out, **hc_post.golden({**t, **x_out}, precision=precision)}
 
 
 def launch_core(t: Mapping[str, Any], attend: Attend) -> None:

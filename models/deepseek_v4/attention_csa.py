@@ -29,6 +29,7 @@ from models.deepseek_v4.attention import (
     Y_HC,
     block_golden,
     block_specs,
+    follow,
     launch_block,
 )
 from models.deepseek_v4.composing import launch_stage
@@ -36,15 +37,18 @@ from models.deepseek_v4.fixtures import config_of
 
 
 def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
-    """Where `t` has cmp_indices, tokens attend to those instead of the indexer's choice."""
     return block_golden(t, _attended, precision=precision)
 
 
 def _attended(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
     pools = {**compressor_r4.golden(t, precision=precision), **indexer_compressor.golden(t, precision=precision)}
-    seen = {**t, **pools}
-    choice = {} if "cmp_indices" in t else indexer.golden(seen, precision=precision)
-    return {**sparse_attention_csa.golden({**seen, **choice}, precision=precision), **pools, **choice}
+    choice = indexer.golden({**t, **pools}, precision=precision)
+    return {**sparse_attention_csa.golden({**t, **pools, **choice}, precision=precision), **pools, **choice}
+
+
+def follow_choice(t: Mapping[str, Any]) -> dict[str, Tensor]:
+    """x_out and y_hc, as the golden has them from q, the caches and cmp_indices on."""
+    return follow(t, sparse_attention_csa.golden, precision="device")
 
 
 def specs(case: Case) -> tuple[Spec, ...]:
@@ -112,8 +116,8 @@ STAGE = Stage(
         "cmp_indices": TopK(
             scores="idx_score", visible="csa_visible", magnitude="idx_score_magnitude", share=SCORE_SHARE
         ),
-        "x_out": GivenChoice("cmp_indices", X_OUT, golden),
-        "y_hc": GivenChoice("cmp_indices", Y_HC, golden),
+        "x_out": GivenChoice("cmp_indices", X_OUT, follow_choice),
+        "y_hc": GivenChoice("cmp_indices", Y_HC, follow_choice),
     },
     cases=decode_cases(seq=(1, 2)),
     family="csa",

@@ -14,19 +14,18 @@ from golden.given_choice import GivenChoice
 VALUES = torch.tensor([1.0, 10.0, 100.0, 1000.0])
 
 
-def golden(t: Mapping[str, Any], *, precision: str) -> dict[str, torch.Tensor]:
-    """The sum of the chosen values, -1 being none; the scale is the case's."""
-    assert precision == "device"
+def follow(t: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The sum of the chosen values, -1 being none; the scale is the case's, the values are what the golden made."""
     chosen = t["choice"].long()
-    return {"y": (VALUES[chosen] * (chosen >= 0)).sum(-1, keepdim=True) * t["scale"]}
+    return {"y": (t["values"][chosen] * (chosen >= 0)).sum(-1, keepdim=True) * t["scale"]}
 
 
-def unasked(t: Mapping[str, Any], *, precision: str) -> dict[str, torch.Tensor]:
-    raise AssertionError("the golden was run again")
+def unasked(t: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    raise AssertionError("asked, though both sides chose the same")
 
 
 RULE = Close(rtol=1e-3, atol=0.0)
-EXPECTED = {"choice": torch.tensor([[3, 0], [1, -1]]), "y": torch.tensor([[2002.0], [20.0]])}
+EXPECTED = {"values": VALUES, "choice": torch.tensor([[3, 0], [1, -1]]), "y": torch.tensor([[2002.0], [20.0]])}
 INPUTS = {"scale": 2.0}
 
 
@@ -51,15 +50,15 @@ def test_the_order_of_a_choice_means_nothing() -> None:
     ],
 )
 def test_another_choice_is_followed(y: list[float], passed: bool) -> None:
-    verdict = GivenChoice("choice", RULE, golden).compare_jointly("y", actual([[0, 2], [1, -1]], y), EXPECTED, INPUTS)
+    verdict = GivenChoice("choice", RULE, follow).compare_jointly("y", actual([[0, 2], [1, -1]], y), EXPECTED, INPUTS)
     assert verdict.passed is passed
     assert verdict.output == "y"
 
 
 def test_it_prints_its_rule() -> None:
-    assert str(GivenChoice("choice", RULE, golden)) == "GivenChoice(choice, Close(rtol=0.001, atol=0.0))"
+    assert str(GivenChoice("choice", RULE, follow)) == "GivenChoice(choice, Close(rtol=0.001, atol=0.0))"
 
 
 def test_a_missing_choice_is_named() -> None:
     with pytest.raises(ValueError, match="actual must hold the tensor 'choice'"):
-        GivenChoice("choice", RULE, golden).compare_jointly("y", {"y": EXPECTED["y"]}, EXPECTED, INPUTS)
+        GivenChoice("choice", RULE, follow).compare_jointly("y", {"y": EXPECTED["y"]}, EXPECTED, INPUTS)
