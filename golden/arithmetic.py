@@ -12,8 +12,11 @@ __all__ = ["dequantize", "int8_matmul", "quantize_rows", "rms_norm", "round_bf16
 INT8_MAX = 127.0
 AMAX_FLOOR = 1e-4
 
-# Output channels converted to fp64 at a time: the copy of so much of a weight stays in the cache.
-_CHANNELS = 64
+# A sum of so many int8 products is at most 2^24, and so is each part of it: fp32 holds them in any order.
+_DEPTH = 1024
+
+# Output channels converted at a time: few steps, each of a copy that is small beside the weight.
+_CHANNELS = 1024
 
 
 def round_bf16(x: torch.Tensor) -> torch.Tensor:
@@ -50,7 +53,8 @@ def dequantize(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def int8_matmul(x_codes: torch.Tensor, w_codes: torch.Tensor) -> torch.Tensor:
     """The exact product `x @ w^T` of int8 codes: `[..., k]` and `[out, k]` -> fp64 `[..., out]`.
 
-    fp64 holds every sum of int8 products exactly. Raises ValueError for another dtype or shapes that do not match.
+    fp32 holds the sum of `_DEPTH` products exactly, and fp64 the sum of those. Raises ValueError for another dtype or
+    shapes that do not match.
     """
     for name, codes in (("x_codes", x_codes), ("w_codes", w_codes)):
         if codes.dtype != torch.int8:
@@ -59,9 +63,11 @@ def int8_matmul(x_codes: torch.Tensor, w_codes: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"x_codes [..., k] and w_codes [out, k] must share k, got {tuple(x_codes.shape)} and {tuple(w_codes.shape)}"
         )
-    x = x_codes.to(torch.float64)
-    parts = [x @ channels.to(torch.float64).T for channels in torch.split(w_codes, _CHANNELS)]
-    return torch.cat(parts, dim=-1)
+    total = torch.zeros(*x_codes.shape[:-1], len(w_codes), dtype=torch.float64)
+    for x, w in zip(torch.split(x_codes, _DEPTH, -1), torch.split(w_codes, _DEPTH, -1), strict=True):
+        piece = x.to(torch.float32)
+        total += torch.cat([piece @ channels.to(torch.float32).T for channels in torch.split(w, _CHANNELS)], dim=-1)
+    return total
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, *, eps: float) -> torch.Tensor:

@@ -74,6 +74,13 @@ def test_int8_matmul_by_hand() -> None:
     assert int8_matmul(x, w).tolist() == [[126.0, 16002.0]]
 
 
+def test_int8_matmul_of_the_largest_codes() -> None:
+    """A piece of 1024 sums to 2^24, the last integer that fp32 counts to; two and a rest go beyond."""
+    for depth in (1024, 2049):
+        codes = torch.full((1, depth), -128, dtype=torch.int8)
+        assert int8_matmul(codes, codes).item() == depth * 2**14
+
+
 def test_int8_matmul_is_exact_where_fp32_is_not_and_keeps_the_order_of_channels() -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randint(-127, 128, (2, 3, 4096), dtype=torch.int8, generator=generator)
