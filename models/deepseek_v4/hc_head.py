@@ -121,8 +121,8 @@ STAGE = Stage(
     specs=specs,
     golden=golden,
     launch=launch,
-    # A bf16 step is at most 1/128 of the value; gates move by 1e-5 of themselves (hc_pre), which shows where lanes of up
-    # to 5 cancel.
+    # A bf16 step is at most 1/128 of the value; gates move by 1e-5 of themselves (hc_pre), which shows where lanes of
+    # up to 5 cancel.
     compare={"y": Close(rtol=1 / 128, atol=1e-4)},
     cases=decode_cases(contexts=("cold", "8k"), seq=(1, 2)),
 )

@@ -46,6 +46,7 @@ FAULTS = [
     Fault("rows not normed", SWA, '"x": t["x_norm"]}', '"x": t["x"]}', "x_out", shared=True),
     Fault("rows written after they are read", SWA, "launch_stage(kv_write.launch, inner)\n    attend(inner)",
           "attend(inner)\n    launch_stage(kv_write.launch, inner)", "x_out", shared=True),
+    Fault("rows not written", SWA, "    launch_stage(kv_write.launch, inner)\n", "", "kv_cache", shared=True),
     Fault("lanes joined before the output is there", SWA, "launch_core(t, attend)\n    launch_stage(hc_post.launch, t)",
           "launch_stage(hc_post.launch, t)\n    launch_core(t, attend)", "y_hc", shared=True),
     Fault("pooled after it is read", HCA, POOL_THEN_ATTEND, swapped(POOL_THEN_ATTEND), "x_out"),

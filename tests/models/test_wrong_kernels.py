@@ -19,7 +19,6 @@ from models.deepseek_v4 import (
     output_proj,
     qkv_proj_rope,
     rms_norm,
-    swa_core,
 )
 from models.deepseek_v4.config import TINY
 from tests.models.changed_copy import changed_copy
@@ -129,15 +128,6 @@ FAULTS = [
         "violation",
         "query_kernel",
         "store of 'q_ptr' touches",
-    ),
-    Fault(
-        "step-not-written-before-attention",
-        swa_core,
-        "    kv_write.launch(kv=kv, ori_slot_mapping=ori_slot_mapping, kv_cache=kv_cache)\n",
-        "",
-        "output",
-        "kv_cache",
-        "never written",
     ),
     Fault(
         "input-overwritten",
