@@ -12,6 +12,7 @@ from triton.backends.compiler import BaseBackend, GPUTarget
 from harness.devices.sim.adapter import to_linalg
 from harness.devices.sim.compiler import CompilerProcess
 from harness.devices.sim.keys import version_key
+from harness.devices.sim.linking import load_routines
 
 BACKEND = "sim"
 
@@ -62,7 +63,10 @@ class SimBackend(BaseBackend):  # type: ignore[misc]
         stages["obj"] = self._native
 
     def _native(self, linalg_ir: str, metadata: dict[str, Any]) -> bytes:
-        facts, native = compiler().compile(linalg_ir, self.target.arch)
+        # Routines that no kernel has called yet are compiled here meanwhile.
+        facts, native = compiler().compile(
+            linalg_ir, self.target.arch, lowered=lambda facts: load_routines(facts["routines"])
+        )
         metadata["shared"] = 0
         metadata["name"] = facts["kernel"]
         metadata["sim"] = facts

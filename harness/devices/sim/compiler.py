@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,29 +35,45 @@ class CompilerProcess:
         with self._lock:
             self._started()
 
-    def compile(self, linalg_ir: str, mode: str = "checked") -> tuple[dict[str, Any], bytes]:
-        """(facts of the kernel, native object). Raises UnsupportedError or CompilerError."""
+    def compile(
+        self, linalg_ir: str, mode: str = "checked", *, lowered: Callable[[dict[str, Any]], None] = lambda facts: None
+    ) -> tuple[dict[str, Any], bytes]:
+        """(facts of the kernel, native object). `lowered` gets the facts while the object is being made.
+
+        Raises UnsupportedError or CompilerError.
+        """
         with self._lock:
             process = self._started()
             assert process.stdin is not None
-            assert process.stdout is not None
             try:
                 write_frame(process.stdin, f"{mode}\n{linalg_ir}".encode())
-                answer = read_frame(process.stdout)
-            except BrokenPipeError:
-                answer = None
-            if answer is None:
-                raise CompilerError(self._died(process))
-            facts: dict[str, Any] = json.loads(answer)
-            status = facts.pop("status")
-            if status == "unsupported":
-                raise UnsupportedError(facts["message"])
-            if status != "ok":
-                raise CompilerError(facts["message"])
-            native = read_frame(process.stdout)
-            if native is None:
-                raise CompilerError(self._died(process))
+            except BrokenPipeError as error:
+                raise CompilerError(self._died(process)) from error
+            facts = self._answer(process)
+            try:
+                lowered(facts)
+            finally:
+                # Whatever becomes of it, the pipe must not keep the rest of this answer for the next request.
+                self._answer(process)
+                native = self._read(process)
             return facts, native
+
+    def _read(self, process: subprocess.Popen[bytes]) -> bytes:
+        assert process.stdout is not None
+        frame = read_frame(process.stdout)
+        if frame is None:
+            raise CompilerError(self._died(process))
+        return frame
+
+    def _answer(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        """The next JSON frame's facts, where its status is `ok`."""
+        facts: dict[str, Any] = json.loads(self._read(process))
+        status = facts.pop("status")
+        if status == "unsupported":
+            raise UnsupportedError(facts["message"])
+        if status != "ok":
+            raise CompilerError(facts["message"])
+        return facts
 
     def _started(self) -> subprocess.Popen[bytes]:
         # A forked child must not speak on its parent's pipes.

@@ -58,6 +58,12 @@ class LoadedKernel:
         return self._entry
 
 
+def load_routines(names: Sequence[str]) -> None:
+    """Have these routines in this process, compiled where no kernel has called them before."""
+    for name in names:
+        _routine(name)
+
+
 @functools.cache
 def _routine(name: str) -> Any:
     """A routine's library, loaded for as long as the process lives."""

@@ -10,6 +10,10 @@ import llvmlite.binding as llvm
 
 _KEPT = ("__grid", "__grid_team")
 
+_INLINED = 16_000
+"""Characters of LLVM IR up to which a kernel becomes part of the grid's loop, which then loads what doesn't depend on
+the program once. A longer one gains nothing, and LLVM would simplify it twice: a third of its optimiser's time."""
+
 
 @functools.cache
 def initialize() -> None:
@@ -52,6 +56,8 @@ def compile_object(kernel: str, llvm_ir: str, support: str) -> bytes:
     for function in module.functions:
         if not function.is_declaration and function.name not in _KEPT:
             function.linkage = "internal"
+    if len(llvm_ir) > _INLINED:
+        module.get_function(kernel).add_function_attribute("noinline")
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = True

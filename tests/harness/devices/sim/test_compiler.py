@@ -58,6 +58,19 @@ def test_broken_ir_is_an_error_and_the_process_goes_on(process):
     process.compile(EMPTY_KERNEL.replace("BODY", ""))
 
 
+def test_what_is_known_comes_before_the_object_and_a_fault_in_using_it_leaves_nothing_behind(process):
+    early = []
+    facts, _ = process.compile(EMPTY_KERNEL.replace("BODY", ""), lowered=early.append)
+    assert early == [facts]
+
+    def fail(facts):
+        raise OverflowError(facts["kernel"])
+
+    with pytest.raises(OverflowError, match="nothing"):
+        process.compile(EMPTY_KERNEL.replace("BODY", ""), lowered=fail)
+    assert process.compile(EMPTY_KERNEL.replace("BODY", "").replace("nothing", "other"))[0]["kernel"] == "other"
+
+
 def test_a_compiler_that_dies_is_an_error_and_starts_again(process):
     process.compile(EMPTY_KERNEL.replace("BODY", ""))
     os.kill(process._process.pid, signal.SIGSTOP)
