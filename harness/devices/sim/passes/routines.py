@@ -56,7 +56,8 @@ def call_copies(module: Any) -> None:
 
 def called_routines(module: Any) -> tuple[str, ...]:
     """The routines that a module calls."""
-    return tuple(name for name in ROUTINES if name in {_name(op) for op in operations(module, "func.func")})
+    declared = {_name(op) for op in module.body.operations}
+    return tuple(name for name in ROUTINES if name in declared)
 
 
 def _name(op: Any) -> str:
