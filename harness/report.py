@@ -35,7 +35,9 @@ class Failure:
     @classmethod
     def raised(cls, kind: FailureKind, where: str, error: Exception, *, rank: int | None = None) -> Failure:
         """The failure that `error`, just caught, is."""
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # Triton's banner round a compiler's error, and where its cache is, say nothing of the fault.
+        lines = [line.strip() for line in str(error).splitlines()]
+        lines = [line for line in lines if line and not line.startswith(("///-", "[INFO]"))]
         text = " ... ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else "no message"
         return cls(kind, where, f"{type(error).__name__}: {text}"[:LONGEST_REASON], traceback.format_exc(), rank)
 

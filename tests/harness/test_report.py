@@ -90,3 +90,19 @@ def test_traffic_is_printed_by_argument_and_summed_by_case() -> None:
         ["add", "8", "x", "1", "x", "1", "y", "512", "256"],
         ["all", "5,632", "4,352"],
     ]
+
+
+def test_a_compiler_s_error_is_shown_without_triton_s_banner() -> None:
+    text = """
+///------------------[ERROR][Triton][BEG]------------------
+[MLIRCompile] encounters error:
+kernel.py:3:1: this simulator does not support 'strange'
+
+[INFO]: The compiled kernel cache is in /somewhere
+
+///------------------[ERROR][Triton][END]------------------
+"""
+    failure = Failure.raised("launch", "toy", RuntimeError(text))
+    assert failure.reason == (
+        "RuntimeError: [MLIRCompile] encounters error: ... kernel.py:3:1: this simulator does not support 'strange'"
+    )

@@ -59,7 +59,7 @@ def compile_object(kernel: str, llvm_ir: str, support: str) -> bytes:
     if len(llvm_ir) > _INLINED:
         module.get_function(kernel).add_function_attribute("noinline")
     module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options = llvm.create_pipeline_tuning_options(speed_level=1)
     options.loop_vectorization = True
     options.slp_vectorization = False
     options.loop_unrolling = False
