@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from golden.judging import Judge, first_true
-from golden.poison import is_poisoned
+from golden.poison import is_poisoned, poison_
 from golden.verdict import Comparator, Verdict
 
-__all__ = ["LeadingRows"]
+__all__ = ["LeadingRows", "leading_rows"]
 
 
 @dataclass(frozen=True)
@@ -51,5 +51,11 @@ class LeadingRows:
         if not count:
             return judge.passed()
         verdict = self.rows.compare(output, actual[:count], expected[:count], inputs)
-        figures = {**judge.figures, **verdict.figures}
-        return Verdict(output, verdict.passed, str(self), verdict.reason, figures, verdict.first_bad)
+        return replace(verdict, rule=str(self), figures={**judge.figures, **verdict.figures})
+
+
+def leading_rows(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """`rows` [n, ...] and after them poison, [count, ...]: what a golden gives of such an output."""
+    packed = poison_(rows.new_empty(count, *rows.shape[1:]))
+    packed[: len(rows)] = rows
+    return packed

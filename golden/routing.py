@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -83,4 +83,4 @@ class WeightsOfChosen:
         # A sum of scores below 1e-20 no longer divides to 1, here as in the model.
         shares = (chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * scale).to(expected[output].dtype)
         verdict = Close(rtol=self.rtol, atol=0.0).compare(output, actual[output], shares, inputs)
-        return Verdict(output, verdict.passed, str(self), verdict.reason, verdict.figures, verdict.first_bad)
+        return replace(verdict, rule=str(self))

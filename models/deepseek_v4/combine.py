@@ -24,15 +24,15 @@ from harness.arguments import check_tensor
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
 from models.deepseek_v4.fixtures import config_of
+from models.deepseek_v4.golden_parts import sent_routes
 from models.deepseek_v4.moe_fixtures import ROUTINGS, route_specs, token_rows
 from models.kernels.tiles import tile
 
 
 def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
-    ids = t["expert_ids"]
-    sent = (ids >= 0) & (ids < t["experts"]) & (t["expert_weights"] != 0)
+    sent = sent_routes(t)
     total = t["shared_y"].clone()
-    for k in range(ids.shape[1]):
+    for k in range(sent.shape[1]):
         total += torch.where(sent[:, k, None], t["routed_y"][:, k].float(), 0.0)
     return {"ffn_out": total if precision == "exact" else total.bfloat16()}
 

@@ -1,4 +1,4 @@
-"""What the three compressors share: their arguments' specs, the checks of a launch, and the launches themselves."""
+"""What the three compressors share: their arguments' specs, tolerances, the checks of a launch, and the launches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ import triton
 from torch import Tensor
 
 from golden import fill
-from golden.specs import Spec, TensorSpec
+from golden.comparators import Close
+from golden.specs import ScalarSpec, Spec, TensorSpec
 from harness.arguments import check_tensor
 from harness.case import Case
-from models.deepseek_v4.fixtures import config_of, norm_weight, weight, weight_key
+from models.deepseek_v4.caches import metadata_specs
+from models.deepseek_v4.fixtures import activation, config_of, norm_weight, rope_specs, weight, weight_key
 from models.kernels.compression import pool_kernel, write_row_kernel, write_state_kernel
 from models.kernels.matmul import launch_project
 from models.kernels.tiles import tile
+
+# fp32 sums of thousands of products near 1 in another order are 1e-6 apart; a row rounded to bf16 or fp16 would be 2e-3
+# off.
+STATE = Close(rtol=1e-3, atol=1e-3)
+
+# One bf16 step of a compressed row is at most 1/128 of the value.
+ROW = Close(rtol=1 / 128, atol=1e-4)
 
 CACHE_GROUPS = 7
 """Columns of block_counts."""
@@ -39,6 +48,16 @@ class Compressor:
     count: int
     overlap: bool
     paged: bool = True
+
+    def input_specs(self, case: Case) -> tuple[Spec, ...]:
+        """What a compressor's own stage reads beside its weights."""
+        config = config_of(case)
+        return (
+            activation(case, "x", (config.hidden,)),
+            *rope_specs(case, config.compressed_rope),
+            *metadata_specs(case, *self.metadata()),
+            ScalarSpec("rms_norm_eps", config.rms_norm_eps, low=0.0),
+        )
 
     def weight_specs(self, case: Case, *, head_dim: int, ratio: int) -> tuple[Spec, ...]:
         """Projections, the bias of a position within its group, and the norm."""

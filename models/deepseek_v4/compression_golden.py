@@ -52,6 +52,14 @@ def compress(
     return after, rotate_tail(rms_norm(pooled, norm_w, eps=t["rms_norm_eps"]), cos, sin)
 
 
+def compress_into_cache(t: Mapping[str, Any], *, kind: str, precision: Precision) -> dict[str, Tensor]:
+    """<kind>_state and <kind>_cmp_kv after the step, of the layers `kind`, csa or hca."""
+    state, slots, cache = f"{kind}_state", f"{kind}_cmp_slot_mapping", f"{kind}_cmp_kv"
+    after, rows = compress(t, weights=f"{kind}_cmp", state=state, slots=slots, precision=precision)
+    rows = rows if precision == "exact" else rows.bfloat16()
+    return {state: after, cache: write_rows(t[cache], t[slots], rows)}
+
+
 def pool(state: Tensor, table: Tensor, counts: Tensor, position: Tensor, *, ratio: int, head_dim: int) -> Tensor:
     """fp32 [n, head_dim]: the group that ends at each `position` [n], from `state` [pages, page_tokens, width] through
     `table` [n, columns], a ring of `counts` [n] pages. A group without any row is 0."""

@@ -20,14 +20,14 @@ from typing import Any
 
 from torch import Tensor
 
-from golden.comparators import Close, MappedRows
-from golden.specs import Role, ScalarSpec, Spec
+from golden.comparators import MappedRows
+from golden.specs import Role, Spec
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
-from models.deepseek_v4.caches import hca_cmp_pool, hca_state_pool, metadata_specs
-from models.deepseek_v4.compression import Compressor
-from models.deepseek_v4.compression_golden import compress, write_rows
-from models.deepseek_v4.fixtures import activation, config_of, rope_specs
+from models.deepseek_v4.caches import hca_cmp_pool, hca_state_pool
+from models.deepseek_v4.compression import ROW, STATE, Compressor
+from models.deepseek_v4.compression_golden import compress_into_cache
+from models.deepseek_v4.fixtures import config_of
 
 COMPRESSOR = Compressor(
     weights="hca_cmp", state="hca_state", slots="hca_cmp_slot_mapping", rows="hca_cmp_kv", count=4, overlap=False
@@ -35,10 +35,7 @@ COMPRESSOR = Compressor(
 
 
 def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
-    slots = "hca_cmp_slot_mapping"
-    state, rows = compress(t, weights="hca_cmp", state="hca_state", slots=slots, precision=precision)
-    rows = rows if precision == "exact" else rows.bfloat16()
-    return {"hca_state": state, "hca_cmp_kv": write_rows(t["hca_cmp_kv"], t[slots], rows)}
+    return compress_into_cache(t, kind="hca", precision=precision)
 
 
 def weight_specs(case: Case) -> tuple[Spec, ...]:
@@ -58,16 +55,7 @@ def output_specs(case: Case, *, role: Role = "inout") -> tuple[Spec, ...]:
 
 
 def specs(case: Case) -> tuple[Spec, ...]:
-    config = config_of(case)
-    return (
-        activation(case, "x", (config.hidden,)),
-        *weight_specs(case),
-        *rope_specs(case, config.compressed_rope),
-        *metadata_specs(case, *COMPRESSOR.metadata()),
-        ScalarSpec("rms_norm_eps", config.rms_norm_eps, low=0.0),
-        *scratch_specs(case),
-        *output_specs(case),
-    )
+    return (*COMPRESSOR.input_specs(case), *weight_specs(case), *scratch_specs(case), *output_specs(case))
 
 
 def launch(**t: Any) -> None:
@@ -83,11 +71,9 @@ STAGE = Stage(
     specs=specs,
     golden=golden,
     launch=launch,
-    # fp32 sums of thousands of products near 1 in another order are 1e-6 apart; a row rounded to bf16 or fp16 would be
-    # 2e-3 off. One bf16 step of a compressed row is at most 1/128 of the value.
     compare={
-        "hca_state": MappedRows(mapping="hca_state_slot_mapping", rows=Close(rtol=1e-3, atol=1e-3)),
-        "hca_cmp_kv": MappedRows(mapping="hca_cmp_slot_mapping", rows=Close(rtol=1 / 128, atol=1e-4)),
+        "hca_state": MappedRows(mapping="hca_state_slot_mapping", rows=STATE),
+        "hca_cmp_kv": MappedRows(mapping="hca_cmp_slot_mapping", rows=ROW),
     },
     cases=decode_cases(seq=(1, 2, 4)),
     family="hca",

@@ -24,38 +24,31 @@ import triton.language as tl
 from torch import Tensor
 
 from golden.comparators import Exact
-from golden.leading_rows import LeadingRows
-from golden.poison import poison_
+from golden.leading_rows import LeadingRows, leading_rows
 from golden.specs import Role, ScalarSpec, Spec, TensorSpec
 from harness.arguments import check_tensor
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
 from models.deepseek_v4.fixtures import config_of, int8_activation
+from models.deepseek_v4.golden_parts import sent_routes
 from models.deepseek_v4.moe_fixtures import ROUTINGS, route_specs, routed_rows
 from models.kernels.tiles import tile
 
 
 def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
     ids, weights, experts = t["expert_ids"].flatten().long(), t["expert_weights"].flatten(), t["experts"]
-    sent = ((ids >= 0) & (ids < experts) & (weights != 0)).nonzero().flatten()
+    sent = sent_routes(t).flatten().nonzero().flatten()
     sent = sent[torch.sort(ids[sent], stable=True).indices]
     token = sent // t["expert_ids"].shape[1]
     counts = torch.bincount(ids[sent], minlength=experts).int()
     return {
         "send_counts": counts.view(t["ranks"], -1),
         "send_offsets": torch.cat((counts.new_zeros(1), counts.cumsum(0, dtype=torch.int32))),
-        "send_x": _first_rows(t["x_norm_i8"][token], len(ids)),
-        "send_scale": _first_rows(t["x_norm_i8_scale"].flatten()[token], len(ids)),
-        "send_weight": _first_rows(weights[sent], len(ids)),
-        "send_route": _first_rows(sent.int(), len(ids)),
+        "send_x": leading_rows(t["x_norm_i8"][token], len(ids)),
+        "send_scale": leading_rows(t["x_norm_i8_scale"].flatten()[token], len(ids)),
+        "send_weight": leading_rows(weights[sent], len(ids)),
+        "send_route": leading_rows(sent.int(), len(ids)),
     }
-
-
-def _first_rows(rows: Tensor, count: int) -> Tensor:
-    """`rows` and after them poison, `count` in all."""
-    packed = poison_(rows.new_empty(count, *rows.shape[1:]))
-    packed[: len(rows)] = rows
-    return packed
 
 
 def input_specs(case: Case) -> tuple[TensorSpec, ...]:

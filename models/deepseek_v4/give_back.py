@@ -15,15 +15,14 @@ from torch import Tensor
 
 from golden import fill
 from golden.comparators import Exact
-from golden.leading_rows import LeadingRows
-from golden.poison import poison_
+from golden.leading_rows import LeadingRows, leading_rows
 from golden.specs import Role, Spec, TensorSpec
 from harness.arguments import check_tensor
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
 from models.deepseek_v4.fixtures import config_of, weight_key
 from models.deepseek_v4.moe_fixtures import received_rows
-from models.deepseek_v4.receive import fixture_counts
+from models.deepseek_v4.receive import fixture_counts, then_poison
 from models.kernels.segments import launch_group_by_rank
 
 
@@ -32,9 +31,7 @@ def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
     # By expert: which (rank, expert) each row is of, then those in order of their rank.
     segments = torch.arange(counts.numel()).view_as(counts).T.flatten().repeat_interleave(counts.T.flatten().long())
     order = torch.sort(segments, stable=True).indices
-    y = poison_(torch.empty_like(t["recv_y"]))
-    y[: len(order)] = t["recv_y"][order]
-    return {"lane_y": y}
+    return {"lane_y": leading_rows(t["recv_y"][order], len(t["recv_y"]))}
 
 
 def output_specs(case: Case, *, role: Role = "out") -> tuple[Spec, ...]:
@@ -44,15 +41,10 @@ def output_specs(case: Case, *, role: Role = "out") -> tuple[Spec, ...]:
 
 def specs(case: Case) -> tuple[Spec, ...]:
     counts = fixture_counts(case)
-
-    def given(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        made = fill.normal(*weight_key(case, "recv_y"))(shape, dtype)
-        poison_(made[int(counts.sum()) :])
-        return made
-
+    rows = then_poison(fill.normal(*weight_key(case, "recv_y")), counts)
     return (
         TensorSpec("recv_counts", tuple(counts.shape), torch.int32, counts, low=0),
-        TensorSpec("recv_y", (received_rows(case), config_of(case).hidden), torch.bfloat16, given),
+        TensorSpec("recv_y", (received_rows(case), config_of(case).hidden), torch.bfloat16, rows),
         *output_specs(case),
     )
 

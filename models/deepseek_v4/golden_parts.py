@@ -77,3 +77,10 @@ def expert(
     a = swiglu(int8_linear(x, x_scale, *w1), int8_linear(x, x_scale, *w3), limit=limit)
     codes, scale = quantize_rows(a)
     return int8_linear(codes, scale if row_weight is None else scale * row_weight, *w2)
+
+
+def sent_routes(t: Mapping[str, Any]) -> Tensor:
+    """bool [tokens, experts_per_token]: the routes whose expert_ids is one of `experts` and whose weight is not 0."""
+    ids = t["expert_ids"]
+    sent: Tensor = (ids >= 0) & (ids < t["experts"]) & (t["expert_weights"] != 0)
+    return sent

@@ -24,7 +24,7 @@ from harness.arguments import check_tensor
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
 from models.deepseek_v4.fixtures import config_of
-from models.deepseek_v4.hyper_connections import collapse, gate_specs, residual_stream, scaled_projection
+from models.deepseek_v4.hyper_connections import collapse, gate_scratch, gate_specs, residual_stream, scaled_projection
 from models.kernels.hyper_connections import (
     inverse_rms,
     launch_collapse,
@@ -57,13 +57,7 @@ def specs(case: Case) -> tuple[Spec, ...]:
 
 def scratch_specs(case: Case) -> tuple[Spec, ...]:
     """What the stage's launches hand on: the projection's partial sums, and the gates that collapse the lanes."""
-    config = config_of(case)
-    lanes = config.hc_lanes
-    partial = partial_shape(case.tokens, outputs=lanes, inputs=lanes * config.hidden)
-    return (
-        TensorSpec("hc_head_partial", partial, torch.float32, role="scratch"),
-        TensorSpec("hc_head_gate", (case.tokens, lanes), torch.float32, role="scratch"),
-    )
+    return gate_scratch(case, "hc_head", outputs=config_of(case).hc_lanes)
 
 
 @triton.jit

@@ -29,7 +29,7 @@ from harness.arguments import check_tensor
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
 from models.deepseek_v4.fixtures import config_of
-from models.deepseek_v4.hyper_connections import collapse, gate_specs, residual_stream, scaled_projection
+from models.deepseek_v4.hyper_connections import collapse, gate_scratch, gate_specs, residual_stream, scaled_projection
 from models.kernels.hyper_connections import (
     inverse_rms,
     launch_collapse,
@@ -66,8 +66,13 @@ def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
 
 def weight_specs(case: Case) -> tuple[Spec, ...]:
     """The projection and its gates' scales and bases."""
+    return gate_specs(case, "hc", outputs=_outputs(case), scales=3)
+
+
+def _outputs(case: Case) -> int:
+    """Gates for both ways, and the matrix."""
     lanes = config_of(case).hc_lanes
-    return gate_specs(case, "hc", outputs=2 * lanes + lanes * lanes, scales=3)
+    return 2 * lanes + lanes * lanes
 
 
 def scalar_specs(case: Case) -> tuple[Spec, ...]:
@@ -82,13 +87,7 @@ def scalar_specs(case: Case) -> tuple[Spec, ...]:
 
 def scratch_specs(case: Case) -> tuple[Spec, ...]:
     """What the stage's launches hand on: the projection's partial sums, and the gates that collapse the lanes."""
-    config = config_of(case)
-    lanes = config.hc_lanes
-    partial = partial_shape(case.tokens, outputs=2 * lanes + lanes * lanes, inputs=lanes * config.hidden)
-    return (
-        TensorSpec("hc_partial", partial, torch.float32, role="scratch"),
-        TensorSpec("hc_gate", (case.tokens, lanes), torch.float32, role="scratch"),
-    )
+    return gate_scratch(case, "hc", outputs=_outputs(case))
 
 
 def output_specs(case: Case, *, role: Role = "out") -> tuple[Spec, ...]:

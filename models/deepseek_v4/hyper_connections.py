@@ -1,4 +1,5 @@
-"""What the hyper-connection stages share: the residual stream, its scaled projection and its collapse to one row.
+"""What the hyper-connection stages share: the residual stream, its scaled projection and its collapse to one row, and
+the scratch of both.
 
 The residual stream is fp32 [tokens, lanes, hidden]. Source: DeepseekV4HyperConnection in transformers.
 """
@@ -12,6 +13,7 @@ from golden import fill
 from golden.specs import TensorSpec
 from harness.case import Case
 from models.deepseek_v4.fixtures import config_of, token_keys, weight_key
+from models.kernels.hyper_connections import partial_shape
 
 
 def scaled_projection(x_hc: Tensor, fn: Tensor, *, eps: float) -> Tensor:
@@ -33,6 +35,17 @@ def residual_stream(case: Case) -> TensorSpec:
     made = fill.rows(case.seed, "x_hc", requests=requests, positions=positions)
     shape = (case.tokens, config.hc_lanes, config.hidden)
     return TensorSpec("x_hc", shape, torch.float32, made, sharding="stacked")
+
+
+def gate_scratch(case: Case, prefix: str, *, outputs: int) -> tuple[TensorSpec, TensorSpec]:
+    """`<prefix>_partial`, a projection's partial sums, and `<prefix>_gate`, the gates that collapse the lanes."""
+    config = config_of(case)
+    lanes = config.hc_lanes
+    partial = partial_shape(case.tokens, outputs=outputs, inputs=lanes * config.hidden)
+    return (
+        TensorSpec(f"{prefix}_partial", partial, torch.float32, role="scratch"),
+        TensorSpec(f"{prefix}_gate", (case.tokens, lanes), torch.float32, role="scratch"),
+    )
 
 
 def gate_specs(case: Case, prefix: str, *, outputs: int, scales: int) -> tuple[TensorSpec, TensorSpec, TensorSpec]:

@@ -25,14 +25,14 @@ from torch import Tensor
 from golden.arithmetic import quantize_rows, round_bf16
 from golden.comparators import Close, MappedRows, QuantCodes
 from golden.hadamard import hadamard
-from golden.specs import Role, ScalarSpec, Spec, TensorSpec
+from golden.specs import Role, Spec, TensorSpec
 from harness.arguments import check_tensor
 from harness.case import Case
 from harness.stage import Precision, Stage, decode_cases
-from models.deepseek_v4.caches import csa_inner_state_pool, idx_pool, metadata_specs
-from models.deepseek_v4.compression import Compressor
+from models.deepseek_v4.caches import csa_inner_state_pool, idx_pool
+from models.deepseek_v4.compression import STATE, Compressor
 from models.deepseek_v4.compression_golden import compress, write_rows
-from models.deepseek_v4.fixtures import activation, config_of, hadamard_spec, rope_specs
+from models.deepseek_v4.fixtures import config_of, hadamard_spec
 from models.kernels.quantize import quantize_row
 from models.kernels.tiles import tile
 
@@ -82,14 +82,10 @@ def output_specs(case: Case, *, role: Role = "inout") -> tuple[Spec, ...]:
 
 
 def specs(case: Case) -> tuple[Spec, ...]:
-    config = config_of(case)
     return (
-        activation(case, "x", (config.hidden,)),
+        *COMPRESSOR.input_specs(case),
         *weight_specs(case),
         hadamard_spec(case),
-        *rope_specs(case, config.compressed_rope),
-        *metadata_specs(case, *COMPRESSOR.metadata()),
-        ScalarSpec("rms_norm_eps", config.rms_norm_eps, low=0.0),
         *scratch_specs(case),
         *output_specs(case),
     )
@@ -140,10 +136,10 @@ STAGE = Stage(
     specs=specs,
     golden=golden,
     launch=launch,
-    # The state's sums as in compressor_r4. A lane of idx_cmp_row on a bf16 tie moves a lane of its product by
+    # A lane of idx_cmp_row on a bf16 tie moves a lane of its product by
     # 1/256 / sqrt(128) of it, a sixtieth of a code: one code in a hundred. A scale is a bf16 value's, one step 1/128.
     compare={
-        "csa_inner_state": MappedRows(mapping="csa_inner_state_slot_mapping", rows=Close(rtol=1e-3, atol=1e-3)),
+        "csa_inner_state": MappedRows(mapping="csa_inner_state_slot_mapping", rows=STATE),
         "idx_kv": MappedRows(mapping="csa_idx_slot_mapping", rows=QuantCodes(step=1, share=0.01)),
         "idx_kv_scale": MappedRows(mapping="csa_idx_slot_mapping", rows=Close(rtol=1 / 128, atol=0.0)),
     },

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from golden import fill
 from golden.comparators import Exact
-from golden.leading_rows import LeadingRows
+from golden.leading_rows import LeadingRows, leading_rows
 from golden.poison import poison_
 from golden.specs import Fill, Role, Spec, TensorSpec
 from harness.arguments import check_tensor
@@ -42,16 +42,10 @@ def golden(t: Mapping[str, Any], *, precision: Precision) -> dict[str, Tensor]:
     order = torch.sort(segments % counts.shape[1], stable=True).indices
     return {
         "expert_offsets": torch.cat((counts.new_zeros(1), counts.sum(0).cumsum(0).int())),
-        "recv_x": _leading(t["lane_x"], order),
-        "recv_scale": _leading(t["lane_scale"], order),
-        "recv_weight": _leading(t["lane_weight"], order),
+        "recv_x": leading_rows(t["lane_x"][order], len(t["lane_x"])),
+        "recv_scale": leading_rows(t["lane_scale"][order], len(t["lane_scale"])),
+        "recv_weight": leading_rows(t["lane_weight"][order], len(t["lane_weight"])),
     }
-
-
-def _leading(rows: Tensor, order: Tensor) -> Tensor:
-    grouped = poison_(torch.empty_like(rows))
-    grouped[: len(order)] = rows[order]
-    return grouped
 
 
 def fixture_counts(case: Case) -> Tensor:
@@ -65,6 +59,17 @@ def fixture_counts(case: Case) -> Tensor:
     rank[rank == 1] = 2
     counts = torch.bincount(rank * experts + expert, minlength=FIXTURE_RANKS * experts)
     return counts.view(FIXTURE_RANKS, experts).int()
+
+
+def then_poison(made: Fill, counts: Tensor) -> Fill:
+    """`made`, with poison in the rows that nobody sent: those past the sum of `counts`."""
+
+    def filled(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        rows = made(shape, dtype)
+        poison_(rows[int(counts.sum()) :])
+        return rows
+
+    return filled
 
 
 def counts_spec(case: Case, *, role: Role) -> TensorSpec:
@@ -96,25 +101,15 @@ def output_specs(case: Case, *, experts: int | None = None, role: Role = "out") 
 
 def specs(case: Case) -> tuple[Spec, ...]:
     counts = fixture_counts(case)
-    given = int(counts.sum())
-
-    def then_poison(made: Fill) -> Fill:
-        def filled(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-            rows = made(shape, dtype)
-            poison_(rows[given:])
-            return rows
-
-        return filled
-
     codes = fill.int8_windows(*weight_key(case, "lane_x"))
     scales = fill.uniform(*weight_key(case, "lane_scale"), low=0.01, high=0.03)
     weights = fill.uniform(*weight_key(case, "lane_weight"), low=0.1, high=0.5)
     rows = received_rows(case)
     return (
         TensorSpec("recv_counts", tuple(counts.shape), torch.int32, counts, low=0),
-        TensorSpec("lane_x", (rows, config_of(case).hidden), torch.int8, then_poison(codes)),
-        TensorSpec("lane_scale", (rows,), torch.float32, then_poison(scales)),
-        TensorSpec("lane_weight", (rows,), torch.float32, then_poison(weights)),
+        TensorSpec("lane_x", (rows, config_of(case).hidden), torch.int8, then_poison(codes, counts)),
+        TensorSpec("lane_scale", (rows,), torch.float32, then_poison(scales, counts)),
+        TensorSpec("lane_weight", (rows,), torch.float32, then_poison(weights, counts)),
         *output_specs(case, experts=counts.shape[1]),
     )
 

@@ -30,7 +30,15 @@ from models.deepseek_v4.attention_golden import compressed_rows, request_of, spa
 from models.deepseek_v4.caches import csa_cmp_pool, metadata_specs, step_metadata
 from models.deepseek_v4.fixtures import config_of, token_keys
 from models.deepseek_v4.sparse_attention import COMPARE, check_compressed, check_window, output_specs, window_specs
-from models.kernels.attention import HEAD_TILE, ROW_TILE, attend_rows, gather_rows, window_indices
+from models.kernels.attention import (
+    HEAD_TILE,
+    ROW_TILE,
+    attend_rows,
+    gather_rows,
+    head_tile,
+    start_at_sink,
+    window_indices,
+)
 from models.kernels.rope import launch_rotate_tail
 
 __all__ = ["STAGE", "golden", "launch", "output_specs", "specs"]
@@ -100,12 +108,9 @@ def sparse_attention_csa_kernel(
     PAGE_ROWS: tl.constexpr, PAGE_SHIFT: tl.constexpr, TOPK: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
-    head = tl.program_id(1) * BH + tl.arange(0, BH)
-    q_row = (token * HEADS + head[:, None]) * WIDTH + tl.arange(0, WIDTH)[None, :]
+    head, q_row = head_tile(token, HEADS, WIDTH, BH)
     q = tl.load(q_ptr + q_row)
-    m = tl.load(sink_ptr + head)
-    total = tl.full([BH], 1.0, tl.float32)  # the sink's own share, exp(sink - m)
-    o = tl.zeros([BH, WIDTH], tl.float32)
+    m, total, o = start_at_sink(sink_ptr, head, WIDTH, BH)
     window, length = index_ptr + token * WINDOW, tl.load(length_ptr + token)
     visible = tl.load(visible_ptr + token)
     table, chosen = table_ptr + (token // seq) * columns, chosen_ptr + token * TOPK

@@ -27,7 +27,15 @@ from harness.stage import Precision, Stage, decode_cases
 from models.deepseek_v4.attention_golden import sparse_attention, window_rows
 from models.deepseek_v4.fixtures import config_of
 from models.deepseek_v4.sparse_attention import COMPARE, check_window, output_specs, window_specs
-from models.kernels.attention import HEAD_TILE, ROW_TILE, attend_rows, gather_rows, window_indices
+from models.kernels.attention import (
+    HEAD_TILE,
+    ROW_TILE,
+    attend_rows,
+    gather_rows,
+    head_tile,
+    start_at_sink,
+    window_indices,
+)
 from models.kernels.rope import launch_rotate_tail
 
 __all__ = ["STAGE", "golden", "launch", "output_specs", "specs"]
@@ -47,12 +55,9 @@ def sparse_attention_kernel(
     HEADS: tl.constexpr, WIDTH: tl.constexpr, WINDOW: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
-    head = tl.program_id(1) * BH + tl.arange(0, BH)
-    q_row = (token * HEADS + head[:, None]) * WIDTH + tl.arange(0, WIDTH)[None, :]
+    head, q_row = head_tile(token, HEADS, WIDTH, BH)
     q = tl.load(q_ptr + q_row)
-    m = tl.load(sink_ptr + head)
-    total = tl.full([BH], 1.0, tl.float32)  # the sink's own share, exp(sink - m)
-    o = tl.zeros([BH, WIDTH], tl.float32)
+    m, total, o = start_at_sink(sink_ptr, head, WIDTH, BH)
     window, length = index_ptr + token * WINDOW, tl.load(length_ptr + token)
     for start in range(0, length, BW):
         index = window_indices(window, start, length, BW)

@@ -17,6 +17,21 @@ ROW_TILE = 32
 
 
 @triton.jit
+def head_tile(token, HEADS: tl.constexpr, WIDTH: tl.constexpr, BH: tl.constexpr):
+    """The program's heads, int32 [BH], and where their rows lie in queries and output, int32 [BH, WIDTH]."""
+    head = tl.program_id(1) * BH + tl.arange(0, BH)
+    return head, (token * HEADS + head[:, None]) * WIDTH + tl.arange(0, WIDTH)[None, :]
+
+
+@triton.jit
+def start_at_sink(sink_ptr, head, WIDTH: tl.constexpr, BH: tl.constexpr):
+    """m, total [BH] and o [BH, WIDTH] in fp32 before any row."""
+    m = tl.load(sink_ptr + head)
+    total = tl.full([BH], 1.0, tl.float32)  # the sink's own share, exp(sink - m)
+    return m, total, tl.zeros([BH, WIDTH], tl.float32)
+
+
+@triton.jit
 def window_indices(index_ptr, start, length, BW: tl.constexpr):
     """The window's indices from `start` on, int32 [BW]; -1 past its length."""
     k = start + tl.arange(0, BW)

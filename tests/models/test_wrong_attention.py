@@ -68,10 +68,11 @@ MIX = "comb = comb_ptr + token * 16 + out\n"
 FAULTS = [
     Fault("window without its newest row", SWA, WINDOW, "window_indices(window, start, length - 1, BW)"),
     Fault("window without its oldest row", SWA, WINDOW, "window_indices(window + 1, start, length - 1, BW)"),
-    Fault("missing sink", SWA, "tl.full([BH], 1.0, tl.float32)", "tl.full([BH], 0.0, tl.float32)", often=True),
+    Fault("missing sink", SWA, "tl.full([BH], 1.0, tl.float32)", "tl.full([BH], 0.0, tl.float32)", shared=attention,
+          often=True),
     Fault(
-        "sink in the numerator", SWA, "o = tl.zeros([BH, WIDTH], tl.float32)",
-        "o = tl.zeros([BH, WIDTH], tl.float32) + 1.0",
+        "sink in the numerator", SWA, "return m, total, tl.zeros([BH, WIDTH], tl.float32)",
+        "return m, total, tl.zeros([BH, WIDTH], tl.float32) + 1.0", shared=attention,
     ),
     Fault("forward rotation", SWA, "rope_sin, inverse=True)", "rope_sin, inverse=False)"),
     Fault(
