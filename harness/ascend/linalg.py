@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ def lower_kernel(source: Any, chip: Chip, *, options: Mapping[str, Any]) -> Lowe
     from triton.backends.ascend.compiler import AscendBackend, make_ttir
     from triton.backends.compiler import GPUTarget
 
-    from harness.devices.sim.adapter import to_linalg
+    from harness.devices.sim.adapter import run_adapter, to_linalg
 
     target = GPUTarget("npu", chip.soc, 0)
     backend = AscendBackend(target)
@@ -44,14 +43,8 @@ def lower_kernel(source: Any, chip: Chip, *, options: Mapping[str, Any]) -> Lowe
     with _FRONTEND:
         module = source.make_ir(parsed, backend.get_codegen_implementation(), backend.get_module_map(), context)
         module = make_ttir(module, metadata, parsed)
-    return Lowered(triton=read_triton(_generic(str(module))), linalg_ir=without_mix_mode(to_linalg(module, metadata)))
-
-
-def _generic(triton_ir: str) -> str:
-    from triton.backends.ascend.utils import _get_triton_adapter_opt_path
-
-    command = [_get_triton_adapter_opt_path(), "--mlir-print-op-generic", "--mlir-print-debuginfo"]
-    return subprocess.run(command, input=triton_ir, capture_output=True, text=True, check=True).stdout
+    facts = read_triton(run_adapter((), str(module)))
+    return Lowered(triton=facts, linalg_ir=without_mix_mode(to_linalg(module, metadata)))
 
 
 def without_mix_mode(linalg_ir: str) -> str:

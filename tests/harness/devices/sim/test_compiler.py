@@ -15,7 +15,7 @@ import triton
 import triton.backends.ascend.compiler as ascend
 import triton.language as tl
 
-from harness.devices.sim.adapter import adapter_passes
+from harness.devices.sim.adapter import adapter_passes, run_adapter
 from harness.devices.sim.compiler import CompilerProcess
 from harness.devices.sim.errors import CompilerError, UnsupportedError
 from harness.devices.sim.objects import CPU_VARIABLE
@@ -107,6 +107,42 @@ def test_the_adapter_gets_the_flags_of_the_npu_backend(monkeypatch, options):
     ascend.ttir_to_linalg("module {}", metadata, ascend.NPUOptions(**options), named_ops=True)
     passes = [argument for argument in commands[0][2:] if argument.startswith("--") and "debuginfo" not in argument]
     assert passes == adapter_passes(metadata)
+
+
+@pytest.fixture
+def adapter(tmp_path, monkeypatch):
+    """Puts a shell script in the adapter's place; gives the file that the script writes a line to in each run."""
+    runs, script = tmp_path / "runs", tmp_path / "adapter"
+
+    def install(body: str) -> Path:
+        script.write_text(f"#!/bin/sh\ncat > /dev/null\nRUNS={runs}\necho run >> $RUNS\n{body}\n")
+        script.chmod(0o755)
+        monkeypatch.setattr("harness.devices.sim.adapter._get_triton_adapter_opt_path", lambda: str(script))
+        return runs
+
+    return install
+
+
+def test_an_adapter_that_dies_once_is_run_again(adapter):
+    runs = adapter("test $(wc -l < $RUNS) -eq 2 && echo made || kill -SEGV $$")
+    assert run_adapter([], "module {}") == "made\n"
+    assert runs.read_text().count("run") == 2
+
+
+def test_an_adapter_that_always_dies_is_an_error_with_its_assertion(adapter):
+    runs = adapter("echo 'Types.h:173: Type get(): Assertion `type` failed.' >&2; kill -ABRT $$")
+    with pytest.raises(
+        CompilerError, match=r"died of this kernel in each of 5 runs \(SIGABRT\): assertion `type` failed"
+    ):
+        run_adapter([], "module {}")
+    assert runs.read_text().count("run") == 5
+
+
+def test_an_adapter_that_refuses_is_asked_once(adapter):
+    runs = adapter("echo 'k.py:3:4: error: no such pointer' >&2; exit 1")
+    with pytest.raises(CompilerError, match=r"refuses this kernel: k\.py:3:4: error: no such pointer"):
+        run_adapter([], "module {}")
+    assert runs.read_text().count("run") == 1
 
 
 SCRIPT = """
