@@ -135,7 +135,7 @@ def store_kernel(x_ptr, y_ptr, n):
 )
 def test_the_adapter_refuses_or_dies_and_the_next_kernel_runs(sim, kernel):
     y = torch.zeros(16)
-    with sim.active(), pytest.raises(Exception, match="triton-ascend's adapter (refuses|died of) this kernel"):
+    with sim.active(), pytest.raises(Exception, match=r"triton-ascend's adapter (refuses|died of) this kernel"):
         kernel[(1,)](torch.zeros(16), y, 7)
     run(sim, store_kernel, (1,), torch.zeros(16), y, 7)
     assert y[0] == 5
