@@ -21,23 +21,31 @@ _VIEWS = ("memref.cast", "memref.collapse_shape", "memref.expand_shape", "memref
 
 def read_in_place(op: Any, number: int, type_: Any) -> Any:
     """What an operation on buffers may read as its operand, as a buffer of `type_`: the operand itself, or the source
-    of the copy that fills it, where `op` alone reads it and only local buffers are written in between.
+    of the copy that fills it, where there is one that it can do without.
 
     Where the copy stands under a range check, a tile that fails the check is read from the buffer as before.
     """
     operand = op.operands[number]
-    copy = _filling_copy(op, operand)
+    copy = filling_copy(op, number)
     if copy is None:
         return memref.cast(type_, operand)
+    source, condition = take_out(copy)
+    if condition is None:
+        return memref.cast(type_, source)
+    return choose(condition, type_, lambda: memref.cast(type_, source), lambda: memref.cast(type_, operand))
+
+
+def take_out(copy: Any) -> tuple[Any, Any]:
+    """Erase a copy. Returns its source, and the condition that the copy stood under or None."""
     source, parent = copy.operands[0], copy.operation.parent
     copy.erase()
-    if parent.name != "scf.if":
-        return memref.cast(type_, source)
-    return choose(parent.operands[0], type_, lambda: memref.cast(type_, source), lambda: memref.cast(type_, operand))
+    return source, parent.operands[0] if parent.name == "scf.if" else None
 
 
-def _filling_copy(op: Any, operand: Any) -> Any:
-    """The copy that an operand can do without, or None."""
+def filling_copy(op: Any, number: int) -> Any:
+    """The copy that fills an operand and that `op` can do without, or None: `op` alone reads the buffer, and only local
+    buffers are written in between."""
+    operand = op.operands[number]
     copies = [user for user, place in uses(operand) if user.name == "memref.copy" and place == 1]
     if not _is_local(operand) or len(copies) != 1:
         return None

@@ -47,12 +47,14 @@ def nest(sizes: Sequence[Any], body: Callable[[list[Any]], None]) -> None:
     level([])
 
 
-def when(condition: Any, body: Callable[[], None]) -> None:
-    """`if condition: body()`."""
-    made = scf.IfOp(condition)
-    with ir.InsertionPoint(made.then_block):
-        body()
-        scf.YieldOp([])
+def when(condition: Any, body: Callable[[], None], other: Callable[[], None] | None = None) -> None:
+    """`if condition: body()`, `else: other()` where there is one."""
+    made = scf.IfOp(condition, has_else=other is not None)
+    for block, make in ((made.then_block, body), (made.else_block, other)):
+        if make is not None:
+            with ir.InsertionPoint(block):
+                make()
+                scf.YieldOp([])
 
 
 def choose(condition: Any, type_: Any, this: Callable[[], Any], other: Callable[[], Any]) -> Any:

@@ -15,10 +15,12 @@ import triton
 import triton.backends.ascend.compiler as ascend
 import triton.language as tl
 
+from harness.devices.sim import lowering
 from harness.devices.sim.adapter import adapter_passes, run_adapter
 from harness.devices.sim.compiler import CompilerProcess
 from harness.devices.sim.errors import CompilerError, UnsupportedError
 from harness.devices.sim.objects import CPU_VARIABLE
+from harness.devices.sim.passes.traversal import operations
 
 EMPTY_KERNEL = """
 "builtin.module"() ({
@@ -56,6 +58,18 @@ def test_broken_ir_is_an_error_and_the_process_goes_on(process):
     with pytest.raises(CompilerError, match="does not parse"):
         process.compile("not IR")
     process.compile(EMPTY_KERNEL.replace("BODY", ""))
+
+
+@pytest.mark.parametrize("step", ["stop_when_late", "carry_in_place", "call_copies", "fix_scalars"])
+def test_a_pass_that_breaks_the_ir_is_an_error_and_not_a_crash(monkeypatch, step):
+    def break_it(module, *_):
+        for op in operations(module, "func.return"):
+            op.erase()
+        return set()
+
+    monkeypatch.setattr(lowering, step, break_it)
+    with pytest.raises(CompilerError, match="empty block: expect at least a terminator"):
+        lowering.lower(EMPTY_KERNEL.replace("BODY", ""))
 
 
 def test_what_is_known_comes_before_the_object_and_a_fault_in_using_it_leaves_nothing_behind(process):

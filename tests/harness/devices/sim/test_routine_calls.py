@@ -146,6 +146,54 @@ def test_weights_are_read_where_they_lie():
     assert outside.owner.name == "memref.alloc"
 
 
+TURNED_WEIGHTS = "memref<64x32xbf16, strided<[1, 100], offset: ?>>"
+TURNING = """
+%b = memref.alloc() : memref<64x32xbf16>
+COPY
+linalg.matmul ins(%x, %b : memref<16x64xbf16>, memref<64x32xbf16>) outs(%o : memref<16x32xf32>)
+"""
+COPY = f"memref.copy %w, %b : {TURNED_WEIGHTS} to memref<64x32xbf16>"
+STRAIGHT, ROWS = "__touchstone_product_bf16_nn", "__touchstone_product_bf16_nt"
+
+
+def turning(copy: str) -> object:
+    module = parse(TURNING.replace("COPY", copy), ARGUMENTS.replace(WEIGHTS, TURNED_WEIGHTS))
+    call_products(module)
+    return module
+
+
+def called(op: object) -> list[str]:
+    return [ir.FlatSymbolRefAttr(call.attributes["callee"]).value for call in operations(op, "func.call")]
+
+
+def test_rows_that_a_copy_turns_are_read_where_they_lie():
+    module = turning(COPY)
+    found = verified(module)
+    assert "memref.copy" not in found
+    assert called(module) == [ROWS]
+    (call,) = operations(module, "func.call")
+    assert call.operands[1].owner.name == "memref.transpose"
+
+
+def test_rows_that_fail_their_check_are_multiplied_from_the_copy():
+    store = "memref.store %v, %b[%i, %i] : memref<64x32xbf16>"
+    module = turning(f"scf.if %c {{ {COPY} }} else {{ {store} }}")
+    assert "memref.copy" not in verified(module)
+    (check, choice) = operations(module, "scf.if")
+    assert choice.operands[0] == check.operands[0]
+    assert called(module) == [ROWS, STRAIGHT]
+    assert [called(region.blocks[0].operations[-2].operation) for region in choice.regions] == [[ROWS], [STRAIGHT]]
+    inside, outside = operations(module, "func.call")
+    assert inside.operands[0].owner.operands[0] == outside.operands[0].owner.operands[0]
+    assert outside.operands[1].owner.operands[0].owner.name == "memref.alloc"
+
+
+def test_columns_that_a_copy_turns_are_copied_where_the_weights_may_change():
+    module = turning(f"{COPY}\nmemref.store %f, %m[%i] : memref<?xf32>")
+    assert "memref.copy" in names(module)
+    assert called(module) == [STRAIGHT]
+
+
 @pytest.mark.parametrize(
     ("between", "after"),
     [
