@@ -103,7 +103,7 @@ done:
 }}
 
 define linkonce_odr void @__touchstone_report(ptr %context, i32 %site, i64 %low, i64 %high, i64 %extent)
-    noinline cold nounwind {{
+    noinline optnone cold nounwind {{
   %program = load i64, ptr %context
   %records.place = getelementptr i8, ptr %context, i64 {RECORDS_OFFSET}
   %records = load ptr, ptr %records.place
@@ -129,11 +129,13 @@ done:
   ret void
 }}
 
+; Like `__touchstone_report` not optimised: it runs where a check has failed, and every kernel carries it.
 ; Copies what lies inside [0, extent) elements of the source and zeros in place of the rest; elements have %bytes bytes,
 ; and each dimension a size, a stride in the source and one in the target.
 define linkonce_odr void @__touchstone_copy_inside(
     ptr %source, ptr %target, i64 %bytes, i64 %extent, i64 %from, i64 %to, i64 %n0, i64 %s0, i64 %t0,
-    i64 %n1, i64 %s1, i64 %t1, i64 %n2, i64 %s2, i64 %t2, i64 %n3, i64 %s3, i64 %t3) noinline cold optsize nounwind {{
+    i64 %n1, i64 %s1, i64 %t1, i64 %n2, i64 %s2, i64 %t2, i64 %n3, i64 %s3, i64 %t3)
+    noinline optnone cold nounwind {{
   %some0 = icmp sgt i64 %n0, 0
   %some1 = icmp sgt i64 %n1, 0
   %some2 = icmp sgt i64 %n2, 0
