@@ -147,6 +147,16 @@ def test_products_of_pairs_and_quads_in_wide_vectors(monkeypatch, element, layou
     check_products(Loaded(product("wide", element, layout, cpu)), element, layout)
 
 
+def test_pairs_of_bf16_take_denormals_for_zero():
+    if not cpu_of(target_machine()).bf16_pairs:
+        pytest.skip("this CPU has no vdpbf16ps")
+    # 2^-130 is denormal, 2^-126 is not; times 2^120 they are 2^-10 and 2^-6.
+    x = torch.tensor([[2.0**-130, 1.0], [2.0**-126, 1.0]], dtype=torch.bfloat16)
+    w, out = torch.tensor([[2.0**120, 1.0]], dtype=torch.bfloat16), torch.zeros(2, 1)
+    routine_of(product_name("bf16", "nt"))(x, w, out)
+    assert out.tolist() == [[1.0], [1.015625]]
+
+
 def test_fp16_is_summed_in_fp32():
     x, out = torch.ones(4, 4100, dtype=torch.float16), torch.zeros(4, 4)
     routine_of(product_name("f16", "nt"))(x, x, out)
