@@ -6,6 +6,7 @@
 
 Every figure is a ratio of two times taken in turns in one run, so that it means the same on a busy machine; more is
 worse. With --threshold, a ratio that is worse than the baseline's by more than that fraction makes the exit status 1.
+Baselines are kept by processor: another has other instructions, and torch other ways to use them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from benchmarks.processes import interpreted, measure_compilation
 from benchmarks.workloads import WORKLOADS
 from harness.devices.sim.objects import target_cpu
 
-BASELINE = Path(__file__).with_suffix(".json")
+BASELINES = Path(__file__).with_name("baselines")
+"""A file of measurements for each processor, by LLVM's name of it."""
 LAUNCH, COMPILATION = "launch", "compile"
 COLUMNS = {
     "torch": "of torch",
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not rows:
             raise ValueError(f"no row has {' or '.join(map(repr, options.rows))} in its name")
-        baseline = None if options.threshold is None else read_measurements(options.baseline)
+        baseline = None if options.threshold is None else read_measurements(options.baseline or own_baseline())
     except (ValueError, OSError) as error:
         print(f"benchmarks.simulator: {error}", file=sys.stderr)
         return 2
@@ -70,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=2.0, help="how long the rivals of a row take turns")
     parser.add_argument("--interpreter", action="store_true", help="Triton's interpreter as well: minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there; a baseline is such a file")
-    parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="FILE", help="%(default)s")
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="this processor's own without")
     parser.add_argument("--threshold", type=float, metavar="FRACTION", help="how much worse than the baseline is wrong")
     return parser
 
@@ -103,6 +105,16 @@ def with_interpreter(row: Measured, name: str) -> Measured:
     milliseconds = {**row.milliseconds, f"interpreter, {other.outcome}": other.seconds * 1e3}
     ratio = row.milliseconds["sim"] / (other.seconds * 1e3)
     return replace(row, ratios={**row.ratios, "interpreter": ratio}, milliseconds=milliseconds)
+
+
+def own_baseline() -> Path:
+    """The baseline of the processor that code is generated for. Raises ValueError if there is none."""
+    name, _ = target_cpu()
+    path = BASELINES / f"{name}.json"
+    if not path.exists():
+        known = ", ".join(sorted(file.stem for file in BASELINES.glob("*.json")))
+        raise ValueError(f"there is no baseline of {name}, only of {known}: make one with --json {path}")
+    return path
 
 
 def processor() -> str:

@@ -68,11 +68,15 @@ def test_tests_that_the_simulator_s_page_names_exist() -> None:
     assert {name for name in named if f"def {name}(" not in sources} == set()
 
 
-def test_the_figures_shown_are_the_baseline_s() -> None:
+BASELINES = sorted((ROOT / "benchmarks" / "baselines").glob("*.json"))
+
+
+@pytest.mark.parametrize("baseline", BASELINES, ids=lambda path: path.stem)
+def test_the_figures_shown_are_the_baseline_s(baseline: Path) -> None:
     from benchmarks.measured import read_measurements
 
-    measured = read_measurements(ROOT / "benchmarks" / "simulator.json")
-    shown = SIMULATOR.partition("<!-- figures -->")[2].partition("\n\n")[0].strip().splitlines()
+    measured = read_measurements(baseline)
+    shown = SIMULATOR.partition(f"<!-- figures {baseline.stem} -->")[2].partition("\n\n")[0].strip().splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown]
     columns = ["torch", "checks", "threads", "interpreter"]
     expected = [

@@ -10,6 +10,7 @@ from benchmarks import simulator
 from benchmarks.measured import Measured, Measurements, read_measurements, regressions
 from benchmarks.processes import Interpreted
 from benchmarks.timing import Rival, Timing, interleaved
+from harness.devices.sim.objects import CPU_VARIABLE
 
 
 def row(**ratios: float) -> Measured:
@@ -77,6 +78,22 @@ def test_the_exit_status_says_whether_something_is_worse(
     assert measured == ["softmax"]
     assert read_measurements(out).rows["softmax"].ratios == {"torch": 3.0}
     assert ("worse: softmax: torch 3, 2 in the baseline" in capsys.readouterr().out) == bool(status)
+
+
+def test_a_processor_is_judged_by_its_own_baseline(
+    measured: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, before in {"slow": 9.0, "fast": 1.0}.items():
+        (tmp_path / f"{name}.json").write_text(of(softmax=row(torch=before)).to_json())
+    monkeypatch.setattr(simulator, "BASELINES", tmp_path)
+    for name, status in {"slow": 0, "fast": 1}.items():
+        monkeypatch.setenv(CPU_VARIABLE, name)
+        assert simulator.main(["softmax", "--threshold", "0.1"]) == status
+    monkeypatch.setenv(CPU_VARIABLE, "new")
+    measured.clear()
+    assert simulator.main(["softmax", "--threshold", "0.1"]) == 2
+    assert "there is no baseline of new, only of fast, slow: make one with --json" in capsys.readouterr().err
+    assert measured == []
 
 
 def test_without_a_threshold_nothing_is_judged(measured: list[str]) -> None:
