@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness.ascend.chips import Chip
 from harness.ascend.triton_ir import TritonFacts, read_triton
-
-_FRONTEND = threading.Lock()
-"""Triton's frontend works on one kernel at a time."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +28,7 @@ def lower_kernel(source: Any, chip: Chip, *, options: Mapping[str, Any]) -> Lowe
     from triton.backends.compiler import GPUTarget
 
     from harness.devices.sim.adapter import run_adapter, to_linalg
+    from harness.devices.sim.frontend import FRONTEND
 
     target = GPUTarget("npu", chip.soc, 0)
     backend = AscendBackend(target)
@@ -39,8 +36,8 @@ def lower_kernel(source: Any, chip: Chip, *, options: Mapping[str, Any]) -> Lowe
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    metadata = {**parsed.__dict__, "target": target, "hash": source.hash()}
-    with _FRONTEND:
+    with FRONTEND:
+        metadata = {**parsed.__dict__, "target": target, "hash": source.hash()}
         module = source.make_ir(parsed, backend.get_codegen_implementation(), backend.get_module_map(), context)
         module = make_ttir(module, metadata, parsed)
     facts = read_triton(run_adapter((), str(module)))

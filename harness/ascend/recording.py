@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from golden.specs import ScalarSpec, TensorSpec, check_specs
+from golden.specs import check_specs
 from harness.ascend.cache import ContentCache, content_key
 from harness.ascend.specialisation import Specialisation
 from harness.ascend.traffic import LaunchTraffic
@@ -20,6 +19,7 @@ from harness.devices.registry import open_device
 from harness.fixture import Fixture
 from harness.golden_source import first_party_modules
 from harness.stage import Stage
+from harness.unfilled import unfilled_arguments
 
 
 class RecordingError(ValueError):
@@ -70,55 +70,25 @@ def record_stage(stage: Stage, cases: Sequence[Case], *, traffic_case: Case, cac
 def launched_kernels(stage: Stage, case: Case) -> list[Specialisation]:
     """What each of the stage's launches on `case` compiles, in order. Nothing is compiled or run, and no tensor is
     filled but those that a spec gives whole. Raises RecordingError."""
-    with _blamed(stage, case), _compiling_nothing() as kernels:
-        stage.launch(**_unfilled(stage, case), **stage.alone)
-    return kernels
-
-
-def _unfilled(stage: Stage, case: Case) -> dict[str, Any]:
-    specs = stage.specs(case)
-    check_specs(specs)
-    arguments: dict[str, Any] = {}
-    for spec in specs:
-        if isinstance(spec, ScalarSpec):
-            arguments[spec.name] = spec.value
-        elif spec.role != "golden":
-            arguments[spec.name] = _tensor(spec)
-    return arguments
-
-
-def _tensor(spec: TensorSpec) -> torch.Tensor:
-    if isinstance(spec.fill, torch.Tensor):
-        return spec.fill.clone(memory_format=torch.contiguous_format)
-    # Pages that nobody touches take no memory.
-    return torch.empty(spec.shape, dtype=spec.dtype)
-
-
-@contextmanager
-def _compiling_nothing() -> Iterator[list[Specialisation]]:
-    """A list that every launch inside the block adds to, instead of compiling and running."""
-    from triton.runtime import driver
-    from triton.runtime.jit import JITFunction
-
     from harness.devices.sim.device import SimDevice
-    from harness.devices.sim.driver import SimDriver
 
     SimDevice()  # makes the simulator's backend known to Triton
-    kernels: list[Specialisation] = []
+    from harness.devices.sim.dry import dry_launches
 
-    class Recorder(SimDriver):
-        def get_current_device(self) -> str:
-            # Triton keeps compiled kernels by device: none are kept under this name, so that each launch asks anew.
-            return "recording"
-
-    before, hook_before = driver.active, JITFunction.cache_hook
-    driver.set_active(Recorder())
-    JITFunction.cache_hook = _hook(kernels.append)
-    try:
-        yield kernels
-    finally:
-        JITFunction.cache_hook = hook_before
-        driver.set_active(before)
+    with _blamed(stage, case), dry_launches() as launches:
+        specs = stage.specs(case)
+        check_specs(specs)
+        stage.launch(**unfilled_arguments(specs), **stage.alone)
+    return [
+        Specialisation(
+            fn=launch.fn,
+            signature=launch.signature,
+            constants=launch.constants,
+            attributes=launch.attributes,
+            options=launch.options,
+        )
+        for launch in launches
+    ]
 
 
 @contextmanager
@@ -139,26 +109,6 @@ def _watching_arguments() -> Iterator[list[dict[str, torch.Tensor]]]:
         yield seen
     finally:
         JITFunction.run = run
-
-
-def _hook(add: Callable[[Specialisation], None]) -> Callable[..., bool]:
-    def hook(*, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
-        from triton.backends.ascend.compiler import NPUOptions
-
-        described = json.loads(compile["specialization_data"])["options"]
-        usual = json.loads(json.dumps(NPUOptions().__dict__))
-        add(
-            Specialisation(
-                fn=fn.jit_function,
-                signature=dict(compile["signature"]),
-                constants=dict(compile["constants"]),
-                attributes=compile["configs"][0],
-                options={name: value for name, value in described.items() if value != usual[name]},
-            )
-        )
-        return True
-
-    return hook
 
 
 def _traffic(

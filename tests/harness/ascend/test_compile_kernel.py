@@ -10,6 +10,7 @@ from harness.ascend import CHIPS, KernelRecord, compile_kernel
 from harness.ascend.bisheng import compile_flags, printed_ub_bytes
 from harness.ascend.cache import ContentCache
 from harness.ascend.kernels import Compiler
+from harness.ascend.linalg import lower_kernel
 from harness.ascend.specialisation import Specialisation
 from harness.ascend.toolchain import find_toolchain
 from models.kernels import quantize
@@ -40,6 +41,21 @@ def test_a_vector_kernel_by_hand(soc: str) -> None:
     # The row is loaded into one buffer of 4 KB and added to in place, or into a second one.
     assert ub.used_bytes in (4096, 8192)
     assert ub.limit_bytes == CHIPS[record.chip].ub_bytes
+
+
+def test_triton_reads_one_kernel_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.compiler import ASTSource
+
+    from harness.devices.sim.frontend import FRONTEND
+
+    held: list[bool] = []
+    for name in ("hash", "make_ir"):
+        own = getattr(ASTSource, name)
+        monkeypatch.setattr(ASTSource, name, lambda *rest, own=own: held.append(FRONTEND.locked()) or own(*rest))
+    launch = vector(kernels.add_one, 1024)
+    source = Specialisation(launch.fn, launch.signature, launch.constants).source()
+    assert "add_one" in lower_kernel(source, CHIPS["a2"], options={}).linalg_ir
+    assert held == [True, True]
 
 
 def test_a_matmul_keeps_double_buffering_until_it_is_too_large() -> None:
