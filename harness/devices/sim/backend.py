@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import functools
+import threading
 from types import ModuleType
 from typing import Any
 
 from triton.backends.ascend.compiler import AscendAttrsDescriptor, NPUOptions, make_ttir, min_dot_size
 from triton.backends.compiler import BaseBackend, GPUTarget
 
+from harness.cpu import usable_cores
 from harness.devices.sim.adapter import to_linalg
-from harness.devices.sim.compiler import CompilerProcess
+from harness.devices.sim.frontend import FRONTEND
 from harness.devices.sim.keys import version_key
 from harness.devices.sim.linking import load_routines
+from harness.devices.sim.pool import CompilerPool
 
 BACKEND = "sim"
+MOST_COMPILERS = 2
+
+_ROUTINES = threading.Lock()
+"""A routine is loaded once, however many kernels that call it are compiled at a time."""
 
 
 @functools.cache
-def compiler() -> CompilerProcess:
-    """The one compiler process of this process."""
-    return CompilerProcess()
+def compiler() -> CompilerPool:
+    """The compiler processes of this process."""
+    return CompilerPool(min(MOST_COMPILERS, usable_cores()))
 
 
 class SimBackend(BaseBackend):  # type: ignore[misc]
@@ -58,16 +65,24 @@ class SimBackend(BaseBackend):  # type: ignore[misc]
     def add_stages(self, stages: dict[str, Any], options: NPUOptions) -> None:
         # Triton asks for the stages when it has found no object.
         compiler().start()
-        stages["ttir"] = lambda source, metadata: make_ttir(source, metadata, options)
+        stages["ttir"] = lambda module, metadata: _simplified(module, metadata, options)
         stages["ttadapter"] = to_linalg
         stages["obj"] = self._native
 
     def _native(self, linalg_ir: str, metadata: dict[str, Any]) -> bytes:
         # Routines that no kernel has called yet are compiled here meanwhile.
-        facts, native = compiler().compile(
-            linalg_ir, self.target.arch, lowered=lambda facts: load_routines(facts["routines"])
-        )
+        facts, native = compiler().compile(linalg_ir, self.target.arch, lowered=_load_routines)
         metadata["shared"] = 0
         metadata["name"] = facts["kernel"]
         metadata["sim"] = facts
         return native
+
+
+def _simplified(module: Any, metadata: dict[str, Any], options: NPUOptions) -> Any:
+    with FRONTEND:
+        return make_ttir(module, metadata, options)
+
+
+def _load_routines(facts: dict[str, Any]) -> None:
+    with _ROUTINES:
+        load_routines(facts["routines"])

@@ -30,6 +30,11 @@ class CompilerProcess:
         self._errors: IO[bytes] | None = None
         atexit.register(self.close)
 
+    @property
+    def running(self) -> bool:
+        """Whether a worker runs. A forked child has none: it must not speak on its parent's pipes."""
+        return self._process is not None and self._owner == os.getpid() and self._process.poll() is None
+
     def start(self) -> None:
         """Start the worker if none runs: it loads its compilers while a kernel is on its way."""
         with self._lock:
@@ -76,8 +81,7 @@ class CompilerProcess:
         return facts
 
     def _started(self) -> subprocess.Popen[bytes]:
-        # A forked child must not speak on its parent's pipes.
-        if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
+        if self._process is not None and self.running:
             return self._process
         root = str(Path(harness.__file__).resolve().parent.parent)
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
