@@ -50,10 +50,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Wall time by step. `kernel` is the quickest repetition, so that compilation shows in `first_launch` alone."""
+    """Wall time by step. `compile` is what the device compiled ahead of the launches; what it did not, and what ranks
+    compile, shows in `first_launch`. `kernel` is the quickest repetition, which compiles nothing."""
 
     fixture: float = 0.0
     golden: float = 0.0
+    compile: float = 0.0
     first_launch: float = 0.0
     kernel: float = 0.0
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from golden.specs import Spec
 from golden.verdict import Verdict, judge_output
 from harness.case import Case
 from harness.devices.base import Device, Order
@@ -27,6 +28,7 @@ from harness.ranks.gather import gather, name_rank
 from harness.ranks.local import launch_on_ranks
 from harness.report import Failure, FailureKind, RankReport, Report, Seconds
 from harness.stage import Precision, Stage
+from harness.unfilled import unfilled_arguments
 
 
 class Ranks(Protocol):
@@ -121,6 +123,7 @@ class _Run:
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
     fixture_seconds: float = 0.0
     golden_seconds: float = 0.0
+    compile_seconds: float = 0.0
 
     def through(self, orders: tuple[Order, ...]) -> None:
         try:
@@ -135,6 +138,8 @@ class _Run:
             self._check_compared(originals)
             self.fixture_seconds = time.perf_counter() - began
             expected = self._goldens(originals)
+            if fixture is not None:
+                self._compile_ahead(specs)
             self.outputs = self._launch(originals, fixture, orders)
         except _Stop:
             return
@@ -167,7 +172,13 @@ class _Run:
             traffic=tuple(self.launched[0].traffic) if self.case.ep == 1 and self.launched else (),
             ranks=self._rank_reports(),
             repetitions=min((len(done.seconds) for done in self.launched), default=0),
-            seconds=Seconds(fixture_seconds, self.golden_seconds, launches[0], min(launches)),
+            seconds=Seconds(
+                fixture=fixture_seconds,
+                golden=self.golden_seconds,
+                compile=self.compile_seconds,
+                first_launch=launches[0],
+                kernel=min(launches),
+            ),
         )
 
     def _rank_reports(self) -> tuple[RankReport, ...]:
@@ -178,7 +189,9 @@ class _Run:
                 rank=rank,
                 tokens=self.case.on_rank(rank).tokens,
                 traffic=tuple(launched.traffic),
-                seconds=Seconds(launched.fixture_seconds, 0.0, launched.seconds[0], min(launched.seconds)),
+                seconds=Seconds(
+                    fixture=launched.fixture_seconds, first_launch=launched.seconds[0], kernel=min(launched.seconds)
+                ),
             )
             for rank, launched in enumerate(self.launched)
         )
@@ -220,6 +233,11 @@ class _Run:
             raise _Stop
         self.goldens[digest, precision] = outputs
         return outputs
+
+    def _compile_ahead(self, specs: Sequence[Spec]) -> None:
+        began = time.perf_counter()
+        self.device.compile_ahead(lambda: self.stage.launch(**unfilled_arguments(specs), **self.stage.alone))
+        self.compile_seconds = time.perf_counter() - began
 
     def _launch(
         self, originals: Originals, fixture: Fixture | None, orders: tuple[Order, ...]

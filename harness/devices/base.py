@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -61,4 +61,9 @@ class Device(Protocol):
     def active(self, order: Order = "forward") -> AbstractContextManager[LaunchLog]:
         """Make this the device that `kernel[grid](...)` runs on, for the length of a `with` block. On leaving the
         block every launch has finished."""
+        ...
+
+    def compile_ahead(self, launch: Callable[[], None]) -> None:
+        """Compile what `launch` would compile one by one, where the device has a way to. `launch` may be called, but no
+        kernel runs; its tensors are never looked at afterwards. Raises nothing that `launch` or a kernel raises."""
         ...

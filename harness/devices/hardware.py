@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,3 +56,6 @@ class HardwareDevice:
                 self._module.synchronize()
         finally:
             driver.set_active(before)
+
+    def compile_ahead(self, launch: Callable[[], None]) -> None:
+        """Nothing: each kernel is compiled where it is first launched."""

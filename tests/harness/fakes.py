@@ -29,13 +29,15 @@ class FakeModel:
 
 @dataclass(frozen=True)
 class FakeDevice:
-    """The CPU; `violations` and `launches` are what every launch is said to have done."""
+    """The CPU; `violations` and `launches` are what every launch is said to have done. `seen` is every order that was
+    asked for, `ahead` after how many of them each compilation ahead was."""
 
     violations: tuple[Violation, ...] = ()
     launches: tuple[LaunchRecord, ...] = ()
     orders: tuple[Order, ...] = ("forward", "reverse")
     name: str = "sim"
     seen: list[Order] = field(default_factory=list)
+    ahead: list[int] = field(default_factory=list)
 
     @property
     def torch_device(self) -> torch.device:
@@ -45,6 +47,9 @@ class FakeDevice:
     def active(self, order: Order = "forward") -> Iterator[LaunchLog]:
         self.seen.append(order)
         yield LaunchLog(launches=list(self.launches), violations=list(self.violations))
+
+    def compile_ahead(self, launch: Callable[[], None]) -> None:
+        self.ahead.append(len(self.seen))
 
 
 def case(*, batch: int = 2, seq: int = 2, seed: int = 0, **changes: Any) -> Case:

@@ -94,6 +94,11 @@ def test_it_cannot_reverse_the_grid(cuda: StandIn) -> None:
         pass
 
 
+def test_it_compiles_nothing_ahead(cuda: StandIn) -> None:
+    open_device("cuda:0").compile_ahead(lambda: cuda.calls.append("launch"))
+    assert cuda.calls == []
+
+
 def test_an_absent_gpu_is_counted(cuda: StandIn) -> None:
     with pytest.raises(DeviceError, match="device cuda:1 is absent: torch sees 1 GPUs"):
         open_device("cuda:1")

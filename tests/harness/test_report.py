@@ -17,7 +17,8 @@ from tests.harness.fakes import case
 GOOD = Verdict("y", True, "Close(rtol=0.01)", figures={"max_error": 0.5, "limit_used": 0.2})
 NEAR = Verdict("z", True, "Close(rtol=0.01)", figures={"max_error": 0.1, "limit_used": 0.8})
 BAD = Verdict("w", False, "Exact()", "w[0] is 1, expected 2", {"outside": 0.001, "max_error": float("inf")}, (0,))
-REPORT = Report("toy", case(), "sim", "touchstone run toy", verdicts=(GOOD, NEAR), seconds=Seconds(1.0, 2.0, 3.0, 0.25))
+SECONDS = Seconds(fixture=1.0, golden=2.0, compile=4.0, first_launch=3.0, kernel=0.25)
+REPORT = Report("toy", case(), "sim", "touchstone run toy", verdicts=(GOOD, NEAR), seconds=SECONDS)
 
 
 def printed(*reports: Report) -> list[str]:
@@ -37,7 +38,7 @@ def test_json_is_json_even_with_figures_that_are_none() -> None:
     record = json.loads(json.dumps(replace(REPORT, verdicts=(BAD,)).to_json(), allow_nan=False))
     assert record["verdicts"][0]["figures"] == {"outside": 0.001, "max_error": None}
     assert record["verdicts"][0]["first_bad"] == [0]
-    assert record["seconds"] == {"fixture": 1.0, "golden": 2.0, "first_launch": 3.0, "kernel": 0.25}
+    assert record["seconds"] == {"fixture": 1.0, "golden": 2.0, "compile": 4.0, "first_launch": 3.0, "kernel": 0.25}
     assert record["failures"][0]["reason"] == "w[0] is 1, expected 2 (Exact())"
 
 

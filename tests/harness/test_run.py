@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,11 @@ import torch
 
 from golden.poison import poison_
 from golden.verdict import Verdict
-from harness.devices.base import LaunchRecord, Violation
+from harness.case import Case
+from harness.devices.base import LaunchRecord, Order, Violation
 from harness.golden_cache import GoldenCache
-from harness.report import Report
+from harness.launches import Launched
+from harness.report import Failure, Report
 from harness.run import run_case
 from harness.stage import Stage
 from tests.harness.fakes import STAGE, WIDTH, FakeDevice, broken, case, golden, launch
@@ -149,6 +151,22 @@ def test_repeat_cycles_through_the_orders(repeat: int, orders: list[str]) -> Non
     assert report.repetitions == repeat
     assert device.seen == orders
     assert report.command.endswith(f"--repeat {repeat}")
+
+
+def test_kernels_are_compiled_once_before_the_first_launch() -> None:
+    device = FakeDevice()
+    run(STAGE, device=device, repeat=2)
+    assert device.ahead == [0]
+
+
+def test_ranks_compile_their_own_kernels() -> None:
+    def none(stage: Stage, case: Case, *, device: str, orders: Sequence[Order]) -> list[Launched]:
+        return [Launched(failures=[Failure("rank", stage.name, "not started", rank=0)])]
+
+    device = FakeDevice()
+    report = run_case(STAGE, case(ep=2), device=device, golden_cache=NO_CACHE, ranks=none)
+    assert failures(report) == [("rank", "toy_stage")]
+    assert device.ahead == []
 
 
 def test_repeat_0_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -61,3 +61,10 @@ class SimDevice:
         finally:
             self._driver.order, self._driver.log = order_before, log_before
             driver.set_active(before)
+
+    def compile_ahead(self, launch: Callable[[], None]) -> None:
+        """Run `launch` without running a kernel, and compile what it would, several at once."""
+        from harness.devices.sim.ahead import compile_ahead
+
+        with self.active():
+            compile_ahead(launch, self._driver)
