@@ -1,4 +1,5 @@
-"""A process of its own for one measurement, which prints its result as JSON: `compile`, or `interpret ROW`.
+"""A process of its own for one measurement, which prints its result as JSON: `compile`, `stage NAME MODEL` or
+`interpret ROW`.
 
 It imports nothing before it is timed.
 """
@@ -8,9 +9,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 
 COMPILED = "sparse attention"
 """The row whose kernel is compiled."""
+WARM_LAUNCHES = 5
 
 
 def compile_kernel() -> dict[str, float]:
@@ -42,6 +45,45 @@ def compile_kernel() -> dict[str, float]:
     return {"import": imported, "start": started, "first": times[0] - min(times[1:])}
 
 
+def run_stage(name: str, model: str) -> dict[str, float]:
+    """Seconds of importing torch and triton, of a stage's first launch beyond a warm one, of a warm one, and of its
+    golden; and how many kernels it launches."""
+    began = time.perf_counter()
+    import torch
+    import triton  # noqa: F401
+
+    imported = time.perf_counter() - began
+    from benchmarks import kernels
+    from harness.devices.sim.device import SimDevice
+    from harness.expand import expand_cases
+    from harness.fixture import Fixture
+    from harness.registry import load_registry
+    from harness.unfilled import unfilled_arguments
+
+    entry = load_registry().stage(name)
+    stage = entry.stage
+    case, *_ = expand_cases(stage, model=entry.model(model), contexts=("8k",), batch=4, seq=2)
+    device, specs = SimDevice(), stage.specs(case)
+    fixture = Fixture(specs, device=device.torch_device)
+    with device.active():
+        kernels.add_one[(1,)](torch.zeros(16), torch.zeros(16), 16, BLOCK=16)
+    times, launched = [], set()
+    for number in range(1 + WARM_LAUNCHES):
+        fixture.reset()
+        began = time.perf_counter()
+        if number == 0:
+            device.compile_ahead(lambda: stage.launch(**unfilled_arguments(specs), **stage.alone))
+        with device.active() as log:
+            stage.launch(**fixture.arguments, **stage.alone)
+        times.append(time.perf_counter() - began)
+        launched |= {launch.kernel for launch in log.launches}
+    began = time.perf_counter()
+    stage.golden(fixture.originals.values, precision="device")
+    golden = time.perf_counter() - began
+    warm = min(times[1:])
+    return {"import": imported, "cold": times[0] - warm, "warm": warm, "golden": golden, "kernels": len(launched)}
+
+
 def interpret(row: str) -> dict[str, float | bool]:
     """Seconds of one launch by Triton's interpreter, and whether its result is right."""
     import torch
@@ -58,4 +100,7 @@ def interpret(row: str) -> dict[str, float | bool]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(compile_kernel() if sys.argv[1] == "compile" else interpret(sys.argv[2])))
+    measurements: dict[str, Callable[..., object]] = {
+        "compile": compile_kernel, "stage": run_stage, "interpret": interpret,
+    }  # fmt: skip
+    print(json.dumps(measurements[sys.argv[1]](*sys.argv[2:])))

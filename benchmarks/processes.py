@@ -13,6 +13,7 @@ from typing import Any, Literal
 from benchmarks.measured import Measured
 
 _PROCESSES = 4
+_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 INTERPRETER_SECONDS = 120.0
 
 
@@ -22,8 +23,8 @@ def measure_compilation() -> dict[str, Measured]:
     cold, cached = [], []
     for _ in range(_PROCESSES):
         with tempfile.TemporaryDirectory() as folder:
-            cold.append(_child("compile", TRITON_CACHE_DIR=folder))
-            cached.append(_child("compile", TRITON_CACHE_DIR=folder))
+            cold.append(child("compile", TRITON_CACHE_DIR=folder, **_ONE_THREAD))
+            cached.append(child("compile", TRITON_CACHE_DIR=folder, **_ONE_THREAD))
     imports = min(record["import"] for record in cold + cached)
     return {"cold compile": _against(imports, cold), "cached call": _against(imports, cached)}
 
@@ -49,7 +50,7 @@ class Interpreted:
 def interpreted(row: str) -> Interpreted:
     """One launch by Triton's interpreter on one thread. It computes bf16 products wrongly, so its result is judged."""
     try:
-        record = _child("interpret", row, TRITON_INTERPRET="1")
+        record = child("interpret", row, TRITON_INTERPRET="1", **_ONE_THREAD)
     except subprocess.CalledProcessError:
         return Interpreted("fails", 0.0)
     except subprocess.TimeoutExpired:
@@ -57,10 +58,11 @@ def interpreted(row: str) -> Interpreted:
     return Interpreted("right" if record["right"] else "wrong", record["seconds"])
 
 
-def _child(*arguments: str, **variables: str) -> dict[str, Any]:
+def child(*arguments: str, **variables: str) -> dict[str, Any]:
+    """What `benchmarks.child` measures in a process with these environment variables."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.child", *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if arguments[0] == "interpret" else None,
         timeout=INTERPRETER_SECONDS,

@@ -15,6 +15,7 @@ from harness.devices.sim.adapter import to_linalg
 from harness.devices.sim.frontend import FRONTEND
 from harness.devices.sim.keys import version_key
 from harness.devices.sim.linking import load_routines
+from harness.devices.sim.once import compiled_once
 from harness.devices.sim.pool import CompilerPool
 
 BACKEND = "sim"
@@ -70,8 +71,11 @@ class SimBackend(BaseBackend):  # type: ignore[misc]
         stages["obj"] = self._native
 
     def _native(self, linalg_ir: str, metadata: dict[str, Any]) -> bytes:
-        # Routines that no kernel has called yet are compiled here meanwhile.
-        facts, native = compiler().compile(linalg_ir, self.target.arch, lowered=_load_routines)
+        def made() -> tuple[dict[str, Any], bytes]:
+            # Routines that no kernel has called yet are compiled here meanwhile.
+            return compiler().compile(linalg_ir, self.target.arch, lowered=_load_routines)
+
+        facts, native = compiled_once(metadata["hash"], made)
         metadata["shared"] = 0
         metadata["name"] = facts["kernel"]
         metadata["sim"] = facts
