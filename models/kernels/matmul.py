@@ -18,28 +18,34 @@ def dot_tile(
     x_ptr, w_ptr, rows, columns, tokens, X_STRIDE: tl.constexpr, W_STRIDE: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """x[rows, :K] @ w[columns, :K]^T as [BM, BN] of ACC; rows from `tokens` on and columns from N on count as zeros."""
+    """x[rows, :K] @ w[columns, :K]^T as [BM, BN] of ACC; rows from `tokens` on count as zeros, and so do columns from N on
+    where N is no multiple of BN."""
     k = tl.arange(0, BK)
     acc = tl.zeros([BM, BN], ACC)
     for start in range(0, K, BK):
         x = tl.load(x_ptr + rows[:, None] * X_STRIDE + (start + k)[None, :], mask=rows[:, None] < tokens, other=0)
-        w = tl.load(w_ptr + columns[:, None] * W_STRIDE + (start + k)[None, :], mask=columns[:, None] < N, other=0)
+        w_tile = w_ptr + columns[:, None] * W_STRIDE + (start + k)[None, :]
+        if N % BN == 0:
+            w = tl.load(w_tile)
+        else:
+            w = tl.load(w_tile, mask=columns[:, None] < N, other=0)
         acc = tl.dot(x, tl.trans(w), acc, out_dtype=ACC)
     return acc
 
 
 @triton.jit
 def project_kernel(
-    x_ptr, w_ptr, y_ptr, tokens, GROUPS: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    x_ptr, w_ptr, y_ptr, tokens, outputs, GROUPS: tl.constexpr, K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     group = tl.program_id(1)
     columns = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.program_id(2) * BM + tl.arange(0, BM)
     acc = dot_tile(
-        x_ptr + group * K, w_ptr + group * N * K, rows, columns, tokens, GROUPS * K, K, N, K, BM, BN, BK, tl.float32
-    )
-    y = y_ptr + group * N + rows[:, None] * (GROUPS * N) + columns[None, :]
+        x_ptr + group * K, w_ptr + group * outputs * K, rows, columns, tokens, GROUPS * K, K, BN, K, BM, BN, BK,
+        tl.float32,
+    )  # fmt: skip
+    y = y_ptr + group * outputs + rows[:, None] * (GROUPS * outputs) + columns[None, :]
     tl.store(y, acc, mask=rows[:, None] < tokens)
 
 
@@ -53,5 +59,5 @@ def launch_project(x: Tensor, w: Tensor, y: Tensor) -> None:
     block = tile(outputs, 64)
     grid = (outputs // block, groups, triton.cdiv(tokens, TOKEN_TILE))
     project_kernel[grid](
-        x, w, y, tokens, GROUPS=groups, N=outputs, K=inputs, BM=TOKEN_TILE, BN=block, BK=tile(inputs, 512)
+        x, w, y, tokens, outputs, GROUPS=groups, K=inputs, BM=TOKEN_TILE, BN=block, BK=tile(inputs, 512)
     )
