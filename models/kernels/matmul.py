@@ -18,17 +18,14 @@ def dot_tile(
     x_ptr, w_ptr, rows, columns, tokens, X_STRIDE: tl.constexpr, W_STRIDE: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """x[rows, :K] @ w[columns, :K]^T as [BM, BN] of ACC; rows from `tokens` on count as zeros, and so do columns from N on
-    where N is no multiple of BN."""
+    """x[rows, :K] @ w[columns, :K]^T as [BM, BN] of ACC; rows from `tokens` on count as zeros, and where N is no multiple
+    of BN columns from N on."""
     k = tl.arange(0, BK)
     acc = tl.zeros([BM, BN], ACC)
     for start in range(0, K, BK):
         x = tl.load(x_ptr + rows[:, None] * X_STRIDE + (start + k)[None, :], mask=rows[:, None] < tokens, other=0)
         w_tile = w_ptr + columns[:, None] * W_STRIDE + (start + k)[None, :]
-        if N % BN == 0:
-            w = tl.load(w_tile)
-        else:
-            w = tl.load(w_tile, mask=columns[:, None] < N, other=0)
+        w = tl.load(w_tile) if N % BN == 0 else tl.load(w_tile, mask=columns[:, None] < N, other=0)
         acc = tl.dot(x, tl.trans(w), acc, out_dtype=ACC)
     return acc
 
