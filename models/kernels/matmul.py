@@ -18,8 +18,10 @@ def dot_tile(
     x_ptr, w_ptr, rows, columns, tokens, X_STRIDE: tl.constexpr, W_STRIDE: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """x[rows, :K] @ w[columns, :K]^T as [BM, BN] of ACC. Rows from `tokens` on count as zeros, and columns from N on where
-    N is no multiple of BN."""
+    """x[rows, :K] @ w[columns, :K]^T as [BM, BN] of ACC.
+
+    Rows from `tokens` on count as zeros, and columns from N on where N is no multiple of BN.
+    """
     k = tl.arange(0, BK)
     acc = tl.zeros([BM, BN], ACC)
     for start in range(0, K, BK):
