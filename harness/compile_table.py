@@ -19,6 +19,7 @@ KERNEL_HEADINGS = (
 )  # fmt: skip
 LAUNCH_HEADINGS = ("stage", "case", "launch", "programs", "moved", "least", "moved/least")
 STAGE_HEADINGS = ("stage", "case", "launches", "moved", "least", "moved/least", "operations")
+NAMES = ("stage", "case", "kernel", "launch")
 
 
 def print_survey(survey: Survey, *, console: Console) -> None:
@@ -26,7 +27,8 @@ def print_survey(survey: Survey, *, console: Console) -> None:
     for headings, rows in _tables(survey):
         table = Table(box=None, pad_edge=False)
         for heading in headings:
-            table.add_column(heading, overflow="fold")
+            # A name in two parts is found by nobody.
+            table.add_column(heading, overflow="fold", no_wrap=heading in NAMES)
         for row in rows:
             table.add_row(*(Text(cell, style="bold red" if "FAILED" in cell else "") for cell in row))
         console.print(table)

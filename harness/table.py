@@ -14,7 +14,7 @@ from rich.text import Text
 from golden.verdict import Verdict
 from harness.report import Report
 
-PLAIN_WIDTH = 160
+PLAIN_WIDTH = 240
 """Columns where output goes to a file or a pipe, so that no case id or reason is broken."""
 
 HEADINGS: tuple[tuple[str, Literal["left", "right"]], ...] = (
