@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -48,6 +49,18 @@ def test_quantisation_error_is_reported_and_not_judged() -> None:
     # exact is 1.01 times device, so |device - exact| / |exact| = 0.01 / 1.01.
     assert report.quantisation_error["y"] == pytest.approx(0.00990099, rel=1e-4)
     assert report.quantisation_error["pool"] == 0.0
+
+
+@pytest.mark.parametrize(("unset", "expected"), [(("exact", "device"), 0.00990099), (("device",), math.nan)])
+def test_what_neither_golden_sets_is_no_error(unset: tuple[str, ...], expected: float) -> None:
+    def partly(t: Mapping[str, Any], *, precision: str) -> dict[str, torch.Tensor]:
+        made = golden(t, precision=precision)
+        if precision in unset:
+            made["y"][1] = math.nan
+        return made
+
+    report = run(replace(STAGE, golden=partly))
+    assert report.quantisation_error["y"] == pytest.approx(expected, rel=1e-3, nan_ok=True)
 
 
 def test_the_report_has_the_first_repetition_s_traffic() -> None:
