@@ -97,16 +97,16 @@ class Compressor:
         launch_project(t["x"], t[f"{self.weights}_wkv"], kv_a)
         launch_project(t["x"], t[f"{self.weights}_wgate"], score_a)
         # Every row of the step first: a ring holds what the oldest token reads beside what the newest writes.
-        write_state_kernel[(shape.tokens,)](
-            kv_a, score_a, t[f"{self.weights}_ape"], positions, t[f"{self.state}_slot_mapping"], state,
-            RATIO=shape.ratio, WIDTH=width, BLOCK=triton.next_power_of_2(width),
+        block = tile(width, 256)
+        write_state_kernel[(shape.tokens, width // block)](
+            kv_a, score_a, t[f"{self.weights}_ape"], positions, t[f"{self.state}_slot_mapping"], state, width,
+            RATIO=shape.ratio, BLOCK=block,
         )  # fmt: skip
         table = t[f"{self.state}_block_table"]
         seq, block = shape.tokens // len(table), tile(head_dim, 128)
         pool_kernel[(len(table), seq, head_dim // block)](
-            state, table, t["block_counts"], positions, slots, pooled, table.shape[1], seq,
-            GROUPS=CACHE_GROUPS, COUNT=self.count, RATIO=shape.ratio, PAGE=state.shape[1].bit_length() - 1,
-            HEAD=head_dim, OVERLAP=self.overlap, BN=block,
+            state, table, t["block_counts"], positions, slots, pooled, table.shape[1], seq, self.count, head_dim,
+            GROUPS=CACHE_GROUPS, RATIO=shape.ratio, PAGE=state.shape[1].bit_length() - 1, OVERLAP=self.overlap, BN=block,
         )  # fmt: skip
         write_row_kernel[(shape.tokens,)](
             pooled, t[f"{self.weights}_norm_w"], positions, t["rope_cos"], t["rope_sin"], slots, t[self.rows],

@@ -1,8 +1,8 @@
 """What every compressor runs: a token's state row, the pooling of a group's rows, and the row that it makes.
 
-A state row is kv | score, fp32, each of one part of HEAD lanes, or of two (front | back) where groups overlap. A group
-is the RATIO positions that end at a token's own; all sizes but HEAD are powers of two, and a group starts where a page
-of the state does.
+A state row is kv | score, fp32, each of one part of `head` lanes, or of two (front | back) where groups overlap. A group
+is the RATIO positions that end at a token's own; all sizes but `head` are powers of two, and a group starts where a
+page of the state does.
 """
 
 from __future__ import annotations
@@ -15,28 +15,25 @@ from models.kernels.norm_rope import norm_rope_row
 
 @triton.jit
 def write_state_kernel(
-    kv_ptr, score_ptr, ape_ptr, position_ptr, slot_ptr, state_ptr,
-    RATIO: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    kv_ptr, score_ptr, ape_ptr, position_ptr, slot_ptr, state_ptr, width, RATIO: tl.constexpr, BLOCK: tl.constexpr
+):
     token = tl.program_id(0)
     # int64: a pool may hold more than 2^31 elements.
     slot = tl.load(slot_ptr + token).to(tl.int64)
     if slot >= 0:
-        lane = tl.arange(0, BLOCK)
+        lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         phase = tl.load(position_ptr + token) & (RATIO - 1)
-        kv = tl.load(kv_ptr + token * WIDTH + lane, mask=lane < WIDTH, other=0.0)
-        score = tl.load(score_ptr + token * WIDTH + lane, mask=lane < WIDTH, other=0.0)
-        score += tl.load(ape_ptr + phase * WIDTH + lane, mask=lane < WIDTH, other=0.0)
-        row = state_ptr + slot * (2 * WIDTH) + lane
-        tl.store(row, kv, mask=lane < WIDTH)
-        tl.store(row + WIDTH, score, mask=lane < WIDTH)
+        kv = tl.load(kv_ptr + token * width + lane)
+        score = tl.load(score_ptr + token * width + lane) + tl.load(ape_ptr + phase * width + lane)
+        row = state_ptr + slot * (2 * width) + lane
+        tl.store(row, kv)
+        tl.store(row + width, score)
 
 
-@triton.jit(do_not_specialize=["columns", "seq"])
+@triton.jit(do_not_specialize=["columns", "seq", "group"])
 def pool_kernel(
-    state_ptr, table_ptr, counts_ptr, position_ptr, slot_ptr, pooled_ptr, columns, seq,
-    GROUPS: tl.constexpr, COUNT: tl.constexpr, RATIO: tl.constexpr, PAGE: tl.constexpr, HEAD: tl.constexpr,
-    OVERLAP: tl.constexpr, BN: tl.constexpr,
+    state_ptr, table_ptr, counts_ptr, position_ptr, slot_ptr, pooled_ptr, columns, seq, group, head,
+    GROUPS: tl.constexpr, RATIO: tl.constexpr, PAGE: tl.constexpr, OVERLAP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """A softmax over rows, a page at a time. Whether a row counts is asked of its position, count and page, never of
     its contents, and one that does not count is not read."""
@@ -44,11 +41,11 @@ def pool_kernel(
     token = request * seq + tl.program_id(1)
     if tl.load(slot_ptr + token) >= 0:
         parts: tl.constexpr = 2 if OVERLAP else 1
-        width: tl.constexpr = parts * HEAD
+        width = parts * head
         row = tl.arange(0, 1 << PAGE)
         lane = tl.program_id(2) * BN + tl.arange(0, BN)
         own = tl.load(position_ptr + token) + 1 - RATIO
-        count = tl.load(counts_ptr + request * GROUPS + COUNT)
+        count = tl.load(counts_ptr + request * GROUPS + group)
         m = tl.full([BN], -3.4e38, tl.float32)
         total = tl.zeros([BN], tl.float32)
         pooled = tl.zeros([BN], tl.float32)
@@ -59,7 +56,7 @@ def pool_kernel(
             page = tl.load(table_ptr + request * columns + tl.minimum(column, columns - 1))
             if (position >= 0) & (count > 0) & (column < columns) & (page >= 0):
                 # The front part of the group before, the back one of its own.
-                part = tl.where(position >= own, (parts - 1) * HEAD, 0)
+                part = tl.where(position >= own, (parts - 1) * head, 0)
                 # int64: a pool may hold more than 2^31 elements.
                 at = state_ptr + (page.to(tl.int64) * (1 << PAGE) + row[:, None]) * (2 * width) + part + lane[None, :]
                 kv = tl.load(at)
@@ -71,7 +68,7 @@ def pool_kernel(
                 pooled = pooled * shrink + tl.sum(p * kv, 0)
                 m = m_next
         # No row at all pools to 0.
-        tl.store(pooled_ptr + token * HEAD + lane, tl.where(total > 0.0, pooled / total, 0.0))
+        tl.store(pooled_ptr + token * head + lane, tl.where(total > 0.0, pooled / total, 0.0))
 
 
 @triton.jit

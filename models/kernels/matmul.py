@@ -15,7 +15,7 @@ from models.kernels.tiles import TOKEN_TILE, tile
 
 @triton.jit
 def dot_tile(
-    x_ptr, w_ptr, rows, columns, tokens, X_STRIDE: tl.constexpr, W_STRIDE: tl.constexpr, N: tl.constexpr,
+    x_ptr, w_ptr, rows, columns, tokens, x_stride, W_STRIDE: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """x[rows, :K] @ w[columns, :K]^T as [BM, BN] of ACC.
@@ -25,7 +25,7 @@ def dot_tile(
     k = tl.arange(0, BK)
     acc = tl.zeros([BM, BN], ACC)
     for start in range(0, K, BK):
-        x = tl.load(x_ptr + rows[:, None] * X_STRIDE + (start + k)[None, :], mask=rows[:, None] < tokens, other=0)
+        x = tl.load(x_ptr + rows[:, None] * x_stride + (start + k)[None, :], mask=rows[:, None] < tokens, other=0)
         w_tile = w_ptr + columns[:, None] * W_STRIDE + (start + k)[None, :]
         w = tl.load(w_tile) if N % BN == 0 else tl.load(w_tile, mask=columns[:, None] < N, other=0)
         acc = tl.dot(x, tl.trans(w), acc, out_dtype=ACC)
@@ -34,17 +34,16 @@ def dot_tile(
 
 @triton.jit
 def project_kernel(
-    x_ptr, w_ptr, y_ptr, tokens, outputs, GROUPS: tl.constexpr, K: tl.constexpr,
+    x_ptr, w_ptr, y_ptr, tokens, outputs, x_stride, y_stride, K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     group = tl.program_id(1)
     columns = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.program_id(2) * BM + tl.arange(0, BM)
     acc = dot_tile(
-        x_ptr + group * K, w_ptr + group * outputs * K, rows, columns, tokens, GROUPS * K, K, BN, K, BM, BN, BK,
-        tl.float32,
-    )  # fmt: skip
-    y = y_ptr + group * outputs + rows[:, None] * (GROUPS * outputs) + columns[None, :]
+        x_ptr + group * K, w_ptr + group * outputs * K, rows, columns, tokens, x_stride, K, BN, K, BM, BN, BK, tl.float32
+    )
+    y = y_ptr + group * outputs + rows[:, None] * y_stride + columns[None, :]
     tl.store(y, acc, mask=rows[:, None] < tokens)
 
 
@@ -58,5 +57,6 @@ def launch_project(x: Tensor, w: Tensor, y: Tensor) -> None:
     block = tile(outputs, 64)
     grid = (outputs // block, groups, triton.cdiv(tokens, TOKEN_TILE))
     project_kernel[grid](
-        x, w, y, tokens, outputs, GROUPS=groups, K=inputs, BM=TOKEN_TILE, BN=block, BK=tile(inputs, 512)
-    )
+        x, w, y, tokens, outputs, groups * inputs, groups * outputs,
+        K=inputs, BM=TOKEN_TILE, BN=block, BK=tile(inputs, 512),
+    )  # fmt: skip

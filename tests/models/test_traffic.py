@@ -90,7 +90,7 @@ def test_a_recording_runs_nothing_and_leaves_tritons_hooks() -> None:
     first, again = (launched_kernels(output_proj.STAGE, case) for _ in range(2))
     assert [kernel.kernel for kernel in first] == ["project_kernel", "quantize_rows_kernel", "group_sum_kernel"]
     assert [kernel.key for kernel in first] == [kernel.key for kernel in again]
-    assert first[0].arguments == ("x_ptr", "w_ptr", "y_ptr", "tokens", "outputs")
+    assert first[0].arguments == ("x_ptr", "w_ptr", "y_ptr", "tokens", "outputs", "x_stride", "y_stride")
     assert first[0].signature["x_ptr"] == "*bf16"
     assert first[0].constants["K"] == TINY.group_input
     assert (driver.active, JITFunction.cache_hook, JITFunction.run) == before

@@ -19,7 +19,7 @@ from tests.models.fixture import case_at, golden_inputs
 from tests.models.simulator import launch_on_sim
 
 R4, R128, INDEXER = compressor_r4.STAGE, compressor_r128.STAGE, indexer_compressor.STAGE
-BIAS = "score += tl.load(ape_ptr + phase * WIDTH + lane, mask=lane < WIDTH, other=0.0)"
+BIAS = " + tl.load(ape_ptr + phase * width + lane)"
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ def pooling(name: str, stage: Stage, old: str, new: str) -> Fault:
 
 FAULTS = [
     pooling("overlap lane lost", R4, "(position >= 0) & (count", "(position >= tl.maximum(own, 0)) & (count"),
-    pooling("overlap from the back half", R4, "position >= own, (parts - 1) * HEAD, 0", "position >= own, HEAD, HEAD"),
-    pooling("own group from the front half", INDEXER, "(parts - 1) * HEAD, 0)", "0, 0)"),
+    pooling("overlap from the back half", R4, "position >= own, (parts - 1) * head, 0", "position >= own, head, head"),
+    pooling("own group from the front half", INDEXER, "(parts - 1) * head, 0)", "0, 0)"),
     pooling("one state row early", R128, "+ row[:, None])", "+ tl.maximum(row[:, None] - 1, 0))"),
     pooling("one page short", R128, "range(parts", "range(1, parts"),
     pooling("not a ring", R128, " % tl.maximum(count, 1)", ""),
-    pooling("another group's count", INDEXER, "request * GROUPS + COUNT", "request * GROUPS + 4"),
+    pooling("another group's count", INDEXER, "request * GROUPS + group", "request * GROUPS + 4"),
     pooling("another request's table", R4, "table_ptr + request * columns", "table_ptr"),
     pooling("sum of an older maximum", R128, "pooled = pooled * shrink", "pooled = pooled"),
     pooling("score as value", R128, "kv = tl.load(at)", "kv = tl.load(at + width)"),

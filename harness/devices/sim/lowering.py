@@ -66,8 +66,7 @@ _LOOPS = (
 )
 _LLVM = (
     "convert-scf-to-cf,memref-expand,expand-strided-metadata,lower-affine,convert-math-to-llvm,convert-math-to-libm,"
-    "arith-expand,convert-arith-to-llvm,convert-index-to-llvm,finalize-memref-to-llvm,"
-    "convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts,canonicalize,cse"
+    "arith-expand,convert-to-llvm,reconcile-unrealized-casts,canonicalize,cse"
 )
 
 
