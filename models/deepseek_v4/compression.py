@@ -106,7 +106,8 @@ class Compressor:
         seq, block = shape.tokens // len(table), tile(head_dim, 128)
         pool_kernel[(len(table), seq, head_dim // block)](
             state, table, t["block_counts"], positions, slots, pooled, table.shape[1], seq, self.count, head_dim,
-            GROUPS=CACHE_GROUPS, RATIO=shape.ratio, PAGE=state.shape[1].bit_length() - 1, OVERLAP=self.overlap, BN=block,
+            GROUPS=CACHE_GROUPS, RATIO=shape.ratio, PAGE=state.shape[1].bit_length() - 1, OVERLAP=self.overlap,
+            BN=block,
         )  # fmt: skip
         write_row_kernel[(shape.tokens,)](
             pooled, t[f"{self.weights}_norm_w"], positions, t["rope_cos"], t["rope_sin"], slots, t[self.rows],

@@ -1,8 +1,8 @@
 """What every compressor runs: a token's state row, the pooling of a group's rows, and the row that it makes.
 
-A state row is kv | score, fp32, each of one part of `head` lanes, or of two (front | back) where groups overlap. A group
-is the RATIO positions that end at a token's own; all sizes but `head` are powers of two, and a group starts where a
-page of the state does.
+A state row is kv | score, fp32, each of one part of `head` lanes, or of two (front | back) where groups overlap. A
+group is the RATIO positions that end at a token's own; all sizes but `head` are powers of two, and a group starts
+where a page of the state does.
 """
 
 from __future__ import annotations

@@ -40,9 +40,8 @@ def project_kernel(
     group = tl.program_id(1)
     columns = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.program_id(2) * BM + tl.arange(0, BM)
-    acc = dot_tile(
-        x_ptr + group * K, w_ptr + group * outputs * K, rows, columns, tokens, x_stride, K, BN, K, BM, BN, BK, tl.float32
-    )
+    x, w = x_ptr + group * K, w_ptr + group * outputs * K
+    acc = dot_tile(x, w, rows, columns, tokens, x_stride, K, BN, K, BM, BN, BK, tl.float32)
     y = y_ptr + group * outputs + rows[:, None] * y_stride + columns[None, :]
     tl.store(y, acc, mask=rows[:, None] < tokens)
 
