@@ -10,6 +10,7 @@ it is `ok`, a second one follows when the object is made, and where that is `ok`
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import struct
@@ -63,6 +64,7 @@ def main() -> None:
     os.dup2(2, 1)
     from harness.devices.sim import lowering, objects  # noqa: F401 - before the first kernel arrives
 
+    gc.freeze()  # what is imported stays, so no collection need look at it
     with os.fdopen(0, "rb") as requests:
         while (request := read_frame(requests)) is not None:
             mode, linalg_ir = request.decode().split("\n", 1)
