@@ -1,8 +1,8 @@
 """Range checks of gathers and scatters of single elements: once for a tile, not once an element.
 
-The adapter makes a loop of such an access. A loop before it finds the least and the greatest offset, which LLVM
-vectorises; if both lie inside the argument the loop needs no checks, and otherwise a copy of it that has them runs in
-its place.
+The adapter makes a loop of such an access. A loop before it finds the greatest offset as an unsigned number, which LLVM
+vectorises; negative ones are greater than any that is inside. If it lies inside the argument the loop needs no checks,
+and otherwise a copy of it that has them runs in its place.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _access(op: Any, made: Any, checker: Checker) -> _Access | None:
     slice_ = _slice(offset, made)
     if not slice_ or cast.operation.parent != made:
         return None
-    # The order of numbers is that of the narrower type that they come from, whose vectors have more lanes.
+    # A narrower type's vectors have more lanes.
     if slice_[-1].name == "arith.index_cast":
         offset = slice_.pop().operands[0]
     return _Access(op, view, offset, slice_)
@@ -98,25 +98,18 @@ def _slice(value: Any, made: Any) -> list[Any] | None:
 def _check(made: Any, accesses: list[_Access], count: int, checker: Checker) -> None:
     with ir.InsertionPoint(made), made.location:
         bounds = list(made.operands)[:_BOUNDS]
-        initial = [bound for access in accesses for bound in _extremes(access.offset.type)]
+        initial = [_number(access.offset.type, 0) for access in accesses]
 
-        def widen(number: Any, *found: Any) -> list[Any]:
-            wider = []
-            for place, access in enumerate(accesses):
-                offset = _again(access, made, number)
-                least, greatest = found[2 * place : 2 * place + 2]
-                wider += [arith.minsi(least, offset), arith.maxsi(greatest, offset)]
-            return wider
+        def raise_(number: Any, *found: Any) -> list[Any]:
+            pairs = zip(found, accesses, strict=True)
+            return [arith.maxui(greatest, _again(access, made, number)) for greatest, access in pairs]
 
-        found = [_as_index(value) for value in loop(bounds[0], bounds[1], bounds[2], widen, initial)]
         inside = None
-        for place, access in enumerate(accesses):
+        found = loop(bounds[0], bounds[1], bounds[2], raise_, initial)
+        for access, greatest in zip(accesses, found, strict=True):
             argument, _ = checker.root(access.view)  # type: ignore[misc]
-            extent = memref.dim(argument, index(0))
-            first = arith.cmpi(arith.CmpIPredicate.sge, found[2 * place], index(0))
-            last = arith.cmpi(arith.CmpIPredicate.slt, found[2 * place + 1], extent)
-            both = arith.andi(first, last)
-            inside = both if inside is None else arith.andi(inside, both)
+            below = arith.cmpi(arith.CmpIPredicate.ult, _as_index(greatest), _limit(argument, access.offset.type))
+            inside = below if inside is None else arith.andi(inside, below)
         for access in accesses:
             checker.count(access.view, access.op, arith.select(inside, index(count), index(0)))
         start = arith.select(inside, bounds[0], bounds[1])
@@ -129,16 +122,21 @@ def _check(made: Any, accesses: list[_Access], count: int, checker: Checker) -> 
         access.op.attributes[CHECKED_ATTRIBUTE] = ir.UnitAttr.get()
 
 
-def _extremes(type_: Any) -> tuple[Any, Any]:
-    """The greatest and the least number of a type: what the search for the least and the greatest starts from."""
-    bits = 64 if isinstance(type_, ir.IndexType) else ir.IntegerType(type_).width
-    half = 1 << (bits - 1)
-    greatest, least = (arith.constant(type_, ir.IntegerAttr.get(type_, bound)) for bound in (half - 1, -half))
-    return greatest, least
+def _number(type_: Any, value: int) -> Any:
+    return arith.constant(type_, ir.IntegerAttr.get(type_, value))
 
 
 def _as_index(value: Any) -> Any:
-    return value if isinstance(value.type, ir.IndexType) else arith.index_cast(ir.IndexType.get(), value)
+    """An unsigned number as an index."""
+    return value if isinstance(value.type, ir.IndexType) else arith.index_castui(ir.IndexType.get(), value)
+
+
+def _limit(argument: Any, type_: Any) -> Any:
+    """What an offset of a type must be below as an unsigned number: the argument's extent, or where the type's negative
+    numbers begin, if that is less."""
+    extent = memref.dim(argument, index(0))
+    bits = 64 if isinstance(type_, ir.IndexType) else ir.IntegerType(type_).width
+    return extent if bits == 64 else arith.minui(extent, index(1 << (bits - 1)))
 
 
 def _again(access: _Access, made: Any, number: Any) -> Any:

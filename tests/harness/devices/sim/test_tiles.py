@@ -93,6 +93,24 @@ def test_the_first_and_the_last_element_are_inside(sim, lowest, end, fault):
 
 
 @triton.jit
+def gather_plain(x_ptr, index_ptr, out_ptr, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    tl.store(out_ptr + place, tl.load(x_ptr + tl.load(index_ptr + place)))
+
+
+@pytest.mark.parametrize(("dtype", "count"), [(torch.int8, 300), (torch.int16, 70_000), (torch.int64, 300)])
+def test_a_negative_offset_is_outside_of_an_argument_longer_than_its_type_counts(sim, dtype, count):
+    # As unsigned numbers of these types -1 is 255 and 65,535.
+    index, out = torch.arange(64).to(dtype), torch.full((64,), 7.0)
+    index[5] = -1
+    with sim.active() as log:
+        gather_plain[(1,)](torch.ones(count), index, out, BLOCK=64)
+    (fault,) = log.violations
+    assert f"touches elements [-1, -1] of {count} in" in fault.text
+    assert out.tolist() == [1.0] * 5 + [0.0] + [1.0] * 58
+
+
+@triton.jit
 def gather_square(x_ptr, index_ptr, out_ptr, N: tl.constexpr):
     place = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
     index = tl.load(index_ptr + place)
