@@ -16,14 +16,21 @@ COMPILED = "sparse attention"
 WARM_LAUNCHES = 5
 
 
+def import_seconds() -> float:
+    """Seconds of importing torch and triton."""
+    began = time.perf_counter()
+    import torch  # noqa: F401
+    import triton  # noqa: F401
+
+    return time.perf_counter() - began
+
+
 def compile_kernel() -> dict[str, float]:
     """Seconds of importing torch and triton, of the first call of any kernel, and of the attention kernel's first
     call beyond a later one."""
-    began = time.perf_counter()
+    imported = import_seconds()
     import torch
-    import triton  # noqa: F401
 
-    imported = time.perf_counter() - began
     from benchmarks import kernels
     from benchmarks.workloads import WORKLOADS
     from harness.devices.sim.device import SimDevice
@@ -48,17 +55,15 @@ def compile_kernel() -> dict[str, float]:
 def run_stage(name: str, model: str) -> dict[str, float]:
     """Seconds of importing torch and triton, of a stage's first launch beyond a warm one, of a warm one, and of its
     golden; and how many kernels it launches."""
-    began = time.perf_counter()
+    imported = import_seconds()
     import torch
-    import triton  # noqa: F401
 
-    imported = time.perf_counter() - began
     from benchmarks import kernels
     from harness.devices.sim.device import SimDevice
     from harness.expand import expand_cases
     from harness.fixture import Fixture
     from harness.registry import load_registry
-    from harness.unfilled import unfilled_arguments
+    from harness.unfilled import launch_unfilled
 
     entry = load_registry().stage(name)
     stage = entry.stage
@@ -72,7 +77,7 @@ def run_stage(name: str, model: str) -> dict[str, float]:
         fixture.reset()
         began = time.perf_counter()
         if number == 0:
-            device.compile_ahead(lambda: stage.launch(**unfilled_arguments(specs), **stage.alone))
+            device.compile_ahead(lambda: launch_unfilled(stage, specs))
         with device.active() as log:
             stage.launch(**fixture.arguments, **stage.alone)
         times.append(time.perf_counter() - began)

@@ -17,14 +17,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measured import Measured, Measurements, read_measurements, regressions
 from benchmarks.measures import measure_kernel, measure_launch
 from benchmarks.processes import interpreted, measure_compilation
+from benchmarks.progress import in_turn
 from benchmarks.workloads import WORKLOADS
 from harness.devices.sim.objects import target_cpu
+from harness.table import console_for
 
 BASELINES = Path(__file__).with_name("baselines")
 """A file of measurements for each processor, by LLVM's name of it."""
@@ -43,7 +44,7 @@ COLUMNS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table and judge it. Returns the exit status: 0, 1 for a regression, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
-    rows = [name for name in (*WORKLOADS, LAUNCH, COMPILATION) if _chosen(name, options.rows)]
+    rows = [name for name in (*WORKLOADS, LAUNCH, COMPILATION) if chosen(name, options.rows)]
     try:
         if not rows:
             raise ValueError(f"no row has {' or '.join(map(repr, options.rows))} in its name")
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"benchmarks.simulator: {error}", file=sys.stderr)
         return 2
     found = measure(rows, seconds=options.seconds, interpreter=options.interpreter)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = console_for()
     console.print(table(found))
     if options.json:
         options.json.write_text(found.to_json())
@@ -77,15 +78,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chosen(name: str, words: Sequence[str]) -> bool:
+def chosen(name: str, words: Sequence[str]) -> bool:
+    """Whether a name holds one of these words; every name does where there are none."""
     return not words or any(word in name for word in words)
 
 
 def measure(rows: Sequence[str], *, seconds: float, interpreter: bool) -> Measurements:
     """Every figure of these rows."""
     found: dict[str, Measured] = {}
-    for name in rows:
-        print(f"\r{name:40}", end="", file=sys.stderr, flush=True)
+    for name in in_turn(rows):
         if name == LAUNCH:
             found[name] = measure_launch(seconds=seconds)
         elif name == COMPILATION:
@@ -93,7 +94,6 @@ def measure(rows: Sequence[str], *, seconds: float, interpreter: bool) -> Measur
         else:
             row = measure_kernel(WORKLOADS[name]("full"), seconds=seconds)
             found[name] = with_interpreter(row, name) if interpreter else row
-    print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
     return Measurements(cpu=processor(), rows=found)
 
 

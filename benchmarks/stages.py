@@ -16,12 +16,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.processes import child
-from benchmarks.simulator import processor
+from benchmarks.progress import in_turn
+from benchmarks.simulator import chosen, processor
 from harness.registry import RegistryError, load_registry
+from harness.table import console_for
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,20 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RegistryError as error:
         print(f"benchmarks.stages: {error}", file=sys.stderr)
         return 2
-    words = options.stages or [""]
-    names = [name for name in registry.entries if any(word in name for word in words)]
+    names = [name for name in registry.entries if chosen(name, options.stages)]
     if not names:
-        print(f"benchmarks.stages: no stage has {' or '.join(map(repr, words))} in its name", file=sys.stderr)
+        print(f"benchmarks.stages: no stage has {' or '.join(map(repr, options.stages))} in its name", file=sys.stderr)
         return 2
     table = Table(box=None, pad_edge=False, title=f"{options.model}, {processor()}", title_justify="left")
     table.add_column("stage")
     for heading in ("kernels", "cold s", "of importing triton", "warm ms", "of golden"):
         table.add_column(heading, justify="right")
-    for name in names:
-        print(f"\r{name:40}", end="", file=sys.stderr, flush=True)
+    for name in in_turn(names):
         table.add_row(name, *_cells(name, options.model))
-    print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
-    Console(width=None if sys.stdout.isatty() else 120, highlight=False).print(table)
+    console_for().print(table)
     return 0
 
 

@@ -28,7 +28,7 @@ from harness.ranks.gather import gather, name_rank
 from harness.ranks.local import launch_on_ranks
 from harness.report import Failure, FailureKind, RankReport, Report, Seconds
 from harness.stage import Precision, Stage
-from harness.unfilled import unfilled_arguments
+from harness.unfilled import launch_unfilled
 
 
 class Ranks(Protocol):
@@ -236,7 +236,7 @@ class _Run:
 
     def _compile_ahead(self, specs: Sequence[Spec]) -> None:
         began = time.perf_counter()
-        self.device.compile_ahead(lambda: self.stage.launch(**unfilled_arguments(specs), **self.stage.alone))
+        self.device.compile_ahead(lambda: launch_unfilled(self.stage, specs))
         self.compile_seconds = time.perf_counter() - began
 
     def _launch(

@@ -10,6 +10,12 @@ from typing import Any
 import torch
 
 from golden.specs import ScalarSpec, Spec, TensorSpec
+from harness.stage import Stage
+
+
+def launch_unfilled(stage: Stage, specs: Sequence[Spec]) -> None:
+    """Launch a stage on one rank with such arguments, where no kernel runs. `specs` are those of a case."""
+    stage.launch(**unfilled_arguments(specs), **stage.alone)
 
 
 def unfilled_arguments(specs: Sequence[Spec]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from harness.devices.registry import open_device
 from harness.fixture import Fixture
 from harness.golden_source import first_party_modules
 from harness.stage import Stage
-from harness.unfilled import unfilled_arguments
+from harness.unfilled import launch_unfilled
 
 
 class RecordingError(ValueError):
@@ -78,7 +78,7 @@ def launched_kernels(stage: Stage, case: Case) -> list[Specialisation]:
     with _blamed(stage, case), dry_launches() as launches:
         specs = stage.specs(case)
         check_specs(specs)
-        stage.launch(**unfilled_arguments(specs), **stage.alone)
+        launch_unfilled(stage, specs)
     return [
         Specialisation(
             fn=launch.fn,

@@ -17,7 +17,7 @@ def index(value: int) -> Any:
 
 def zero(element: Any) -> Any:
     """0 of a scalar type."""
-    if isinstance(element, ir.IntegerType):
+    if isinstance(element, ir.IntegerType | ir.IndexType):
         return arith.constant(element, ir.IntegerAttr.get(element, 0))
     return arith.constant(element, ir.FloatAttr.get(element, 0.0))
 

@@ -14,7 +14,7 @@ from mlir import ir
 from mlir.dialects import arith, memref
 
 from harness.devices.sim.passes.checks import CHECKED_ATTRIBUTE, Checker
-from harness.devices.sim.passes.loops import index, loop
+from harness.devices.sim.passes.loops import index, loop, zero
 from harness.devices.sim.passes.traversal import constant_value, operations
 
 _BOUNDS = 3
@@ -98,7 +98,7 @@ def _slice(value: Any, made: Any) -> list[Any] | None:
 def _check(made: Any, accesses: list[_Access], count: int, checker: Checker) -> None:
     with ir.InsertionPoint(made), made.location:
         bounds = list(made.operands)[:_BOUNDS]
-        initial = [_number(access.offset.type, 0) for access in accesses]
+        initial = [zero(access.offset.type) for access in accesses]
 
         def raise_(number: Any, *found: Any) -> list[Any]:
             pairs = zip(found, accesses, strict=True)
@@ -120,10 +120,6 @@ def _check(made: Any, accesses: list[_Access], count: int, checker: Checker) -> 
             made.operands[_BOUNDS + number] = result
     for access in accesses:
         access.op.attributes[CHECKED_ATTRIBUTE] = ir.UnitAttr.get()
-
-
-def _number(type_: Any, value: int) -> Any:
-    return arith.constant(type_, ir.IntegerAttr.get(type_, value))
 
 
 def _as_index(value: Any) -> Any:
